@@ -1,0 +1,282 @@
+"""The list of runs under a run root, read tolerantly: one line per run, whatever its state."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rich import box
+from rich.table import Table
+
+from gputop_train.launch import identity
+
+#: - ``live``: the script runs and a supervisor watches it.
+#: - ``orphaned``: the script runs, its supervisor is gone; ``attach`` starts another.
+#: - ``finished``: the script ended and its exit was recorded.
+#: - ``lost``: the script is gone and nobody saw how it ended (the shim was killed, or a reboot).
+#: - ``elsewhere``: started on another machine that shares this directory, and not ended as far as
+#:   can be seen from here.
+State = Literal["live", "orphaned", "finished", "lost", "elsewhere"]
+
+_JSON_LIMIT = 4 * 1024 * 1024
+#: A run we believe lost, but whose files changed this recently, may live in another process
+#: namespace (a container that shares the directory): it is not offered for removal.
+_RECENT_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """One run as its directory tells it.
+
+    ``None`` means not recorded. ``exit_code`` is the script's own (128 + signal if killed).
+    ``size_bytes`` counts allocated blocks, so a punched log counts what it really holds.
+    """
+
+    id: str
+    path: Path
+    state: State
+    name: str | None = None
+    command: tuple[str, ...] = ()
+    host: str | None = None
+    started_wall_ns: int | None = None
+    ended_wall_ns: int | None = None
+    exit_code: int | None = None
+    pid: int | None = None
+    status: str | None = None
+    verdict: str | None = None
+    summary: str | None = None
+    size_bytes: int = 0
+    protected: bool = False
+
+    @property
+    def alive(self) -> bool:
+        """Whether the script may still be running."""
+        return self.state in ("live", "orphaned", "elsewhere")
+
+
+def list_runs(root: str | os.PathLike[str]) -> list[RunInfo]:
+    """Every run below ``root``, newest first.
+
+    Foreign files, half-written and damaged directories are passed over or shown as far as they can
+    be read; a missing root is an empty list.
+    """
+    try:
+        entries = sorted(Path(root).iterdir())
+    except OSError:
+        return []
+    found = [info for info in (read_run(entry) for entry in entries) if info is not None]
+    found.sort(key=lambda info: (info.started_wall_ns or 0, info.id), reverse=True)
+    return found
+
+
+def read_run(path: Path) -> RunInfo | None:
+    """Read one run directory; ``None`` when it is not a run of this user."""
+    info = _lstat(path)
+    if (
+        info is None
+        or not stat.S_ISDIR(info.st_mode)
+        or info.st_uid != os.geteuid()
+        or path.name.startswith(".")
+    ):
+        return None
+    run = read_json(path / "run.json")
+    if run is None or run.get("id") != path.name:
+        return None
+    exit_ = read_json(path / "exit.json")
+    state = run_state(path, run, exit_)
+    verdict = read_json(path / "report.json") or {}
+    found = verdict.get("verdict") if isinstance(verdict.get("verdict"), dict) else None
+    child = run.get("child")
+    name = _text(run.get("name"))
+    return RunInfo(
+        id=path.name,
+        path=path,
+        state=state,
+        name=name,
+        command=tuple(word for word in _list(run.get("command")) if isinstance(word, str)),
+        host=_text(run.get("host")),
+        started_wall_ns=_int(run.get("started_wall_ns")),
+        ended_wall_ns=_int((exit_ or {}).get("ended_wall_ns")),
+        exit_code=exit_code(exit_),
+        pid=_int(child.get("pid")) if isinstance(child, dict) else None,
+        status=_text(verdict.get("status")),
+        verdict=(_text(found.get("refined")) or _text(found.get("id"))) if found else None,
+        summary=_text(found.get("summary")) if found else None,
+        size_bytes=allocated_bytes(path),
+        protected=bool(name)
+        or state in ("live", "orphaned", "elsewhere")
+        or (state == "lost" and _changed_within(path, _RECENT_S)),
+    )
+
+
+def run_state(path: Path, run: Mapping[str, Any], exit_: Mapping[str, Any] | None) -> State:
+    """Where a run stands, judged from this machine."""
+    if exit_ is not None:
+        return "finished"
+    if run.get("host") != socket.gethostname():
+        return "elsewhere"
+    child = identity.recorded_child(run)
+    if child is None:
+        # run.json is written before the child exists and again once it does.
+        return "live" if _changed_within(path, 30.0) else "lost"
+    if not identity.is_alive(child):
+        return "lost"
+    return "live" if supervisor_pid(path) is not None else "orphaned"
+
+
+def supervisor_pid(path: Path) -> int | None:
+    """The process id of the run's living supervisor on this machine, else ``None``."""
+    body = read_json(path / "supervisor.json") or {}
+    pid, ticks, boot = (body.get(key) for key in ("pid", "start_ticks", "boot_id"))
+    if not (isinstance(pid, int) and isinstance(ticks, int) and isinstance(boot, str)):
+        return None
+    return pid if identity.is_alive(identity.ProcessId(pid, ticks, boot)) else None
+
+
+def exit_code(exit_: Mapping[str, Any] | None) -> int | None:
+    """The code a shell would give for ``exit.json``: 128 + signal if killed."""
+    if exit_ is None:
+        return None
+    number = _int(exit_.get("signal"))
+    return 128 + number if number is not None else _int(exit_.get("exit_code"))
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """A JSON object from a small regular file, else ``None``: damaged, foreign and absent alike."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        with os.fdopen(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                return None
+            data = file.read(_JSON_LIMIT + 1)
+        body = json.loads(data) if len(data) <= _JSON_LIMIT else None
+    except (OSError, ValueError, RecursionError):
+        return None
+    return body if isinstance(body, dict) else None
+
+
+def allocated_bytes(path: Path) -> int:
+    """Disk space a run directory takes, holes not counted."""
+    total = 0
+    for directory, _, names in os.walk(path):
+        for name in names:
+            info = _lstat(Path(directory) / name)
+            total += info.st_blocks * 512 if info is not None else 0
+    return total
+
+
+def runs_json(runs: Iterable[RunInfo]) -> list[dict[str, Any]]:
+    """``gputop-train runs --json``: one object a run, ``null`` = not recorded."""
+    return [
+        {
+            "id": run.id,
+            "name": run.name,
+            "state": run.state,
+            "command": list(run.command),
+            "host": run.host,
+            "started_wall_ns": run.started_wall_ns,
+            "ended_wall_ns": run.ended_wall_ns,
+            "exit_code": run.exit_code,
+            "pid": run.pid,
+            "status": run.status,
+            "verdict": run.verdict,
+            "size_bytes": run.size_bytes,
+            "path": str(run.path),
+        }
+        for run in runs
+    ]
+
+
+def runs_table(
+    runs: Iterable[RunInfo], *, now_ns: int | None = None, ascii_only: bool = False
+) -> Table:
+    """``gputop-train runs``: a Rich table, newest first."""
+    now_ns = time.time_ns() if now_ns is None else now_ns
+    table = Table(box=box.ASCII if ascii_only else box.SIMPLE_HEAD, pad_edge=False, expand=False)
+    table.add_column("run", no_wrap=True)
+    table.add_column("started", no_wrap=True)
+    table.add_column("took", justify="right", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("command", overflow="ellipsis", no_wrap=True, ratio=1)
+    for run in runs:
+        table.add_row(
+            f"{run.id} {run.name}" if run.name else run.id,
+            _started(run.started_wall_ns, now_ns),
+            _took(run, now_ns),
+            _state_words(run),
+            run.verdict or run.status or "-",
+            _printable(" ".join(run.command)),
+        )
+    return table
+
+
+def _state_words(run: RunInfo) -> str:
+    if run.state == "finished":
+        return "finished" if run.exit_code == 0 else f"exit {run.exit_code}"
+    if run.state == "elsewhere":
+        return f"on {run.host or 'another host'}"
+    return run.state
+
+
+def _started(wall_ns: int | None, now_ns: int) -> str:
+    if wall_ns is None:
+        return "-"
+    try:
+        moment = time.localtime(wall_ns / 1e9)
+    except (OverflowError, OSError, ValueError):
+        return "-"
+    today = time.localtime(now_ns / 1e9)
+    same_day = (moment.tm_year, moment.tm_yday) == (today.tm_year, today.tm_yday)
+    return time.strftime("%H:%M" if same_day else "%Y-%m-%d %H:%M", moment)
+
+
+def _took(run: RunInfo, now_ns: int) -> str:
+    end_ns = now_ns if run.state in ("live", "orphaned") else run.ended_wall_ns
+    if end_ns is None or run.started_wall_ns is None:
+        return "-"
+    seconds = max(end_ns - run.started_wall_ns, 0) // 1_000_000_000
+    hours, minutes = seconds // 3600, seconds // 60 % 60
+    if hours:
+        return f"{hours}h{minutes:02d}m"
+    return f"{minutes}m{seconds % 60:02d}s" if minutes else f"{seconds}s"
+
+
+def _changed_within(path: Path, seconds: float) -> bool:
+    names = ("", "output.log", "run.sqlite", "run.sqlite-wal")
+    infos = [_lstat(path / name) for name in names]
+    newest = max((info.st_mtime for info in infos if info is not None), default=0.0)
+    return time.time() - newest < seconds
+
+
+def _lstat(path: Path) -> os.stat_result | None:
+    try:
+        return path.lstat()
+    except OSError:
+        return None
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _int(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
