@@ -1,0 +1,169 @@
+"""When hooks are placed, when the probe wakes up, and what a fork does to it."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from typing import Any
+
+from . import sites
+from .state import S, append, ident, load_config, log, note_error, now
+from .words import FORK
+
+_loop_stacks: dict[str, list[tuple[int, Any]]] = {}
+#: Code objects of the frame that drives the loop: deepest frame common to backward and step.
+loop_codes: set[Any] = set()
+
+
+def on_import(name: str, module: Any) -> None:
+    """A watched module has just been imported."""
+    if name == "torch":
+        _on_torch(module)
+        return
+    from .hooks import pauses, save
+
+    if name == "torch._dynamo":
+        _try("compile", pauses.watch_compile, module)
+    elif name == "safetensors.torch":
+        for writer in ("save_file", "save_model"):
+            save.wrap(module, writer, writer)
+    elif name == "torch.distributed.checkpoint.state_dict_saver":
+        for writer in ("save", "async_save"):
+            save.wrap(module, writer, writer)
+    elif name == "accelerate.accelerator":
+        save.wrap(module.Accelerator, "save_state", "save_state")
+    elif name == "torch.utils.tensorboard.writer":
+        for method in [m for m in dir(module.SummaryWriter) if m.startswith("add_")]:
+            pauses.wrap_logging(module.SummaryWriter, method)
+    elif name == "wandb.sdk.wandb_run":
+        pauses.wrap_logging(module.Run, "log")
+
+
+def _try(name: str, place: Any, *args: Any) -> None:
+    try:
+        place(*args)
+    except Exception as error:
+        S.hooks[name] = False
+        note_error("hook " + name, error)
+
+
+def _on_torch(torch: Any) -> None:
+    S.torch = torch
+    S.config = load_config()
+    if not S.config:
+        return
+    from . import optimizer_hooks
+    from .hooks import backward, evaluate, loader, pauses, save
+
+    for name, place in (
+        ("data", loader.place),
+        ("backward", backward.place),
+        ("optimizer", optimizer_hooks.place),
+        ("save", save.place),
+        ("eval", evaluate.place),
+        ("gc", pauses.place),
+    ):
+        _try(name, place, torch)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_after_fork)
+    atexit.register(_at_exit)
+
+
+def training_seen(kind: str) -> bool:
+    """A backward or an optimizer step ran; wake up on its thread. False: this thread is not watched."""
+    try:
+        if S.dead:
+            return False
+        if not S.armed:
+            _arm()
+        if ident() != S.thread_id:
+            return False
+        note_loop(kind)
+        return S.armed
+    except Exception as error:
+        note_error("arming", error)
+        S.dead = True
+        return False
+
+
+def note_loop(kind: str) -> None:
+    """Keep looking for the loop frame until both stacks were seen."""
+    if not S.loop_known:
+        _note_stack(kind)
+
+
+def _note_stack(kind: str) -> None:
+    if kind in _loop_stacks:
+        return
+    stack = []
+    frame: Any = sys._getframe(2)
+    while frame is not None:
+        stack.append((id(frame), frame.f_code))
+        frame = frame.f_back
+    _loop_stacks[kind] = stack[::-1]
+    if len(_loop_stacks) == 2:
+        one, other = _loop_stacks.values()
+        common = None
+        for left, right in zip(one, other):
+            if left != right:
+                break
+            common = left[1]
+        if common is not None:
+            loop_codes.add(common)
+        S.loop_known = True
+        _loop_stacks.clear()
+
+
+def _arm() -> None:
+    from . import helper
+
+    S.armed = True
+    S.pid = os.getpid()
+    S.thread_id = ident()
+    place_cuda_hooks()
+    if S.forks:
+        append(now() << 6 | FORK)
+    S.helper = helper.start()
+    if S.helper is None:
+        S.armed = False
+        S.dead = True
+        S.thread_id = 0
+
+
+def place_cuda_hooks() -> None:
+    """Hooks that only make sense with a CUDA context; tried again by the helper until there is one."""
+    from . import gpu_events
+    from .hooks import transfer
+
+    torch = S.torch
+    if S.gpu is not None or not torch.cuda.is_initialized():
+        return
+    _try("sync", transfer.place, torch)
+    S.gpu = gpu_events.create()
+
+
+def _after_fork() -> None:
+    """In a child: no thread of ours lives on. Stay silent until this process trains itself."""
+    from .hooks import evaluate
+
+    S.forks += 1
+    S.armed = S.loop_known = False
+    loop_codes.clear()
+    S.thread_id = 0
+    S.gpu = None
+    helper, S.helper = S.helper, None
+    log.clear()
+    evaluate.reset()
+    if helper is not None:
+        helper.forget()
+
+
+def _at_exit() -> None:
+    helper = S.helper
+    if helper is not None and S.pid == os.getpid():
+        helper.finish()
+    # Code objects go before module teardown: weak maps over them complain otherwise.
+    sites.clear()
+    loop_codes.clear()
+    _loop_stacks.clear()

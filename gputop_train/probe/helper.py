@@ -1,0 +1,215 @@
+"""The helper thread: copies words to the ring in bulk, samples the stack, publishes the state."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import Any
+
+from . import ring, sampler, sites, snapshot
+from .hooks import loader
+from .state import LOG_CAPACITY, S, append, log, note_error, now
+from .words import MEM_ALLOCATED, MEM_AT, MEM_RESERVED
+
+DRAIN_S = 0.1
+SNAPSHOT_S = 0.5
+MEMORY_NS = 250_000_000
+FINISH_S = 0.5
+SAMPLER_BUDGET_SHARE = 0.25  # of the overhead budget
+
+
+class Helper(threading.Thread):
+    """One per process that trains; a daemon, so it never keeps the interpreter alive."""
+
+    def __init__(self) -> None:
+        super().__init__(name="gputop-probe", daemon=True)
+        self._quit = threading.Event()
+        self._lost = 0
+        self._next_memory = 0
+        self._hz = float(S.config.get("sampler_hz", 40))
+        self._budget = float(S.config.get("overhead_budget", 0.01))
+        self._sampler = sampler.Sampler() if self._hz > 0 else None
+        self._builder = snapshot.SnapshotBuilder()
+        self._writer = _open_ring()
+        self._random = (os.getpid() * 2654435761) & 0x7FFFFFFF  # our own: never the script's RNG
+        self._events = 0
+        self._cpu_ns = 0
+
+    @property
+    def has_ring(self) -> bool:
+        """Whether there is anywhere to write."""
+        return self._writer is not None
+
+    # -- on the training thread ------------------------------------------------------------------
+
+    def at_step_end(self) -> None:
+        """A few times a second: what the allocator holds, at a step's end where it is lowest."""
+        t_ns = now()
+        if S.gpu is None or t_ns < self._next_memory:
+            return
+        self._next_memory = t_ns + MEMORY_NS
+        try:
+            held = snapshot.memory_stats()
+        except Exception:
+            return
+        if held is not None and held["allocated"] is not None:
+            append(t_ns << 6 | MEM_AT)
+            append(held["allocated"] << 6 | MEM_ALLOCATED)
+            append((held["reserved"] or 0) << 6 | MEM_RESERVED)
+
+    # -- on the helper thread --------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Until the process ends, or until the probe itself fails too often."""
+        failures = 0
+        next_drain = next_snapshot = 0.0
+        while not self._quit.is_set():
+            self._quit.wait(self._pause())
+            if S.pid != os.getpid():
+                return
+            clock = time.monotonic()
+            try:
+                if self._sampler is not None:
+                    self._sampler.sample()
+                if clock >= next_drain:
+                    next_drain = clock + DRAIN_S
+                    self._drain()
+                if clock >= next_snapshot:
+                    next_snapshot = clock + SNAPSHOT_S
+                    self._publish()
+            except Exception as error:
+                failures += 1
+                note_error("helper", error)
+                if failures > 50:
+                    self._give_up()
+                    return
+
+    def _pause(self) -> float:
+        """Jittered, so that samples do not lock onto the loop's own period."""
+        self._random = (self._random * 1103515245 + 12345) & 0x7FFFFFFF
+        rate = self._hz if self._hz > 0 else 10.0
+        s = self._sampler
+        if s is not None and s.count > 20:
+            # Never more than our part of the budget, whatever a walk costs on this stack.
+            rate = min(rate, self._budget * SAMPLER_BUDGET_SHARE * 1e9 * s.count / (s.cost_ns + 1))
+        return (0.5 + self._random / 0x7FFFFFFF) / max(rate, 4.0)
+
+    def _drain(self) -> None:
+        count = len(log)
+        if count >= LOG_CAPACITY:
+            self._lost += 1
+        pop = log.popleft
+        words = [pop() for _ in range(count)]
+        self._events += count
+        if self._writer is not None:
+            if words:
+                self._writer.write(words)
+            self._writer.beat(now(), self._lost)
+
+    def _publish(self) -> None:
+        if self._writer is None:
+            return
+        loader.poll()
+        if S.gpu is None:
+            from . import arming
+
+            arming.place_cuda_hooks()
+        s = self._sampler
+        if threading.current_thread() is self:
+            self._cpu_ns = time.thread_time_ns()
+        extra: dict[str, Any] = {
+            "sampler": {
+                "n": s.count if s is not None else 0,
+                "hz": self._hz,
+                "cost_ns": s.cost_ns if s is not None else 0,
+            },
+            "cost": self._cost(),
+        }
+        self._writer.snapshot(self._builder.build(extra))
+
+    def _cost(self) -> dict[str, Any]:
+        """What the probe cost so far: words at the price measured in place, events, this thread."""
+        word_ns = S.edge_cost_ns / S.edge_cost_n if S.edge_cost_n else None
+        events_ns = S.gpu.total_cost_ns if S.gpu is not None else 0
+        total = None
+        if word_ns is not None:
+            total = int(self._events * word_ns + events_ns + self._cpu_ns)
+        return {
+            "events": self._events,
+            "event_ns": word_ns,
+            "gpu_events_ns": events_ns,
+            "helper_cpu_ns": self._cpu_ns,
+            "total_ns": total,
+            "steps": S.steps,
+        }
+
+    def _give_up(self) -> None:
+        S.dead = True
+        S.armed = False
+        if self._writer is not None:
+            try:
+                self._writer.set_state(ring.FAILED)
+            except Exception:
+                pass
+
+    # -- at exit and after a fork ----------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Write what is left; bounded, so that an exit is never held up."""
+        self._quit.set()
+        self.join(FINISH_S)
+        if self.is_alive():
+            return
+        try:
+            self._drain()
+            self._publish()
+            if self._writer is not None:
+                self._writer.set_state(ring.FINISHED)
+        except Exception:
+            pass
+        if self._sampler is not None:
+            self._sampler.forget()
+
+    def forget(self) -> None:
+        """In a forked child: the thread is gone, the ring belongs to the parent."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+        sites.clear()
+
+
+def _open_ring() -> ring.RingWriter | None:
+    directory = S.config.get("ring_dir")
+    if not directory:
+        return None
+    try:
+        ring.check_directory(directory)
+        pid = os.getpid()
+        ticks = ring.start_ticks(pid)
+        return ring.RingWriter(
+            os.path.join(directory, "%d-%d.ring" % (pid, ticks)),
+            pid=pid,
+            start_ticks=ticks,
+            rank=_environment_int("RANK"),
+            local_rank=_environment_int("LOCAL_RANK"),
+            wall_ns=time.time_ns(),
+            mono_ns=now(),
+        )
+    except Exception as error:
+        note_error("ring", error)
+        return None
+
+
+def _environment_int(name: str) -> int:
+    value = os.environ.get(name, "")
+    return int(value) if value.isdigit() else -1
+
+
+def start() -> Helper | None:
+    """Start the helper of this process; None where no ring can be had (training goes on)."""
+    helper = Helper()
+    if not helper.has_ring:
+        return None
+    helper.start()
+    return helper

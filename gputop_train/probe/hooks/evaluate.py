@@ -1,0 +1,101 @@
+"""Evaluation phases: ``Module.eval()`` until ``Module.train()``, and long gradient-free blocks.
+
+``train`` is called once for every submodule, and by some scripts in every step; so it is wrapped
+only between an ``eval()`` and the ``train()`` that ends it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import sites
+from .. import words as W
+from ..state import S, append, ident, now
+from . import dress
+
+_BEGIN, _END = W.EVAL * 2, W.EVAL * 2 + 1
+NOGRAD_MIN_NS = 200_000
+
+_open = [False]
+_nograd: list[int] = []
+
+
+def place(torch: Any) -> None:
+    """Hook ``Module.eval`` and the gradient-free context managers."""
+    module = torch.nn.Module
+    original_eval = module.eval
+    state = S
+
+    def eval(self: Any) -> Any:
+        if ident() == state.thread_id and state.armed and not _open[0]:
+            _open[0] = True
+            append(now() << 6 | _BEGIN)
+            try:
+                # The line goes with the phase: an ARG_SITE after the begin edge.
+                append(sites.caller("eval") << 6 | W.ARG_SITE)
+                _watch_train(module)
+            except Exception:
+                pass
+        return original_eval(self)
+
+    module.eval = dress(eval, original_eval)
+    S.hooks["eval"] = True
+    for context in (torch.autograd.grad_mode.no_grad, torch.autograd.grad_mode.inference_mode):
+        _hook_context(context)
+
+
+def _watch_train(module: Any) -> None:
+    original = module.train
+    state = S
+
+    def train(self: Any, mode: bool = True) -> Any:
+        if mode and _open[0] and ident() == state.thread_id:
+            _open[0] = False
+            module.train = original
+            append(now() << 6 | _END)
+        return original(self, mode)
+
+    module.train = dress(train, original)
+
+
+def _hook_context(context: Any) -> None:
+    enter, leave = context.__enter__, context.__exit__
+    state, stack = S, _nograd
+
+    def __enter__(self: Any) -> Any:
+        if state.armed and ident() == state.thread_id:
+            if len(stack) > 64:  # exits we never saw: start afresh rather than grow
+                stack.clear()
+            stack.append(now())
+        return enter(self)
+
+    def __exit__(self: Any, *error: Any) -> Any:
+        result = leave(self, *error)
+        if stack and ident() == state.thread_id:
+            start = stack.pop()
+            if not stack:
+                _span(start)
+        return result
+
+    context.__enter__ = dress(__enter__, enter)
+    context.__exit__ = dress(__exit__, leave)
+
+
+def _span(start: int) -> None:
+    end = now()
+    if end - start < NOGRAD_MIN_NS:
+        return
+    try:
+        site = sites.caller("nograd", depth=3)
+        if site:
+            sites.count(site, end - start)
+    except Exception:
+        site = 0
+    append(start << 6 | W.SPAN_NOGRAD)
+    append((end - start) << 6 | W.ARG_DUR)
+    append(site << 6 | W.ARG_SITE)
+
+
+def reset() -> None:
+    """After a fork: nothing is open here."""
+    _nograd.clear()

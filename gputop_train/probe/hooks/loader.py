@@ -1,0 +1,228 @@
+"""DataLoader: waits in ``next()``, worker start-up, and how each loader was constructed.
+
+``_BaseDataLoaderIter.__next__`` is the one place every loader passes, Hugging Face, Lightning,
+Accelerate and StatefulDataLoader included; patching the class takes effect on live iterators.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from typing import Any
+
+from .. import sites
+from .. import words as W
+from ..state import S, append, ident, now
+from . import dress, wrap_attribute
+
+_ID = "_gputop_loader_id"
+_BEGIN = {False: W.DATA_NOGRAD * 2, True: W.DATA * 2}
+_ITER = W.ITER * 2
+_SIZE_EVERY = 16  # look into one batch in 16 for its size; loaders with a fixed batch_size tell it
+_ids: Any = None  # weak map loader -> id
+
+
+def place(torch: Any) -> None:
+    """Hook the loader classes."""
+    global _ids
+    from torch.utils.data import dataloader
+
+    _ids = weakref.WeakKeyDictionary()
+    S.iterators = weakref.WeakSet()
+    base = dataloader._BaseDataLoaderIter
+    _hook_next(torch, base)
+    wrap_attribute(base, "__init__", _make_iterator_init)
+    wrap_attribute(dataloader.DataLoader, "__iter__", _make_iter)
+    _hook_construction(dataloader.DataLoader)
+    S.hooks["data"] = True
+
+
+def _hook_next(torch: Any, base: Any) -> None:
+    original = base.__next__
+    grad_enabled = torch.is_grad_enabled
+    state = S
+
+    def __next__(self: Any) -> Any:
+        if ident() != state.thread_id:
+            return original(self)
+        code = _BEGIN[grad_enabled()]
+        start = now()
+        append(start << 6 | code)
+        gpu = state.gpu
+        if gpu is not None and gpu.on:
+            gpu.mark(code)
+        else:
+            gpu = None
+        try:
+            batch = original(self)
+        except BaseException:
+            append(now() << 6 | code | 1)
+            if gpu is not None:
+                gpu.mark(code | 1)
+            raise
+        end = now()
+        append(end << 6 | code | 1)
+        if gpu is not None:
+            gpu.mark(code | 1)
+        row = self.__dict__.get(_ID)
+        if row is not None:
+            append((_size(row, batch) << 16 | row["id"]) << 6 | W.ARG_SITE)
+            row["batches"] += 1
+            row["wait_ns"] += end - start
+            if code == 0:
+                state.feeding_loader = row["id"]
+        return batch
+
+    base.__next__ = dress(__next__, original)
+
+
+def _size(row: dict[str, Any], batch: Any) -> int:
+    """Samples in a batch: the first dimension of its first tensor, looked up once in a while."""
+    if row["batches"] % _SIZE_EVERY == 0:
+        try:
+            row["_size"] = _first_dimension(batch, 0)
+        except Exception:
+            row["_size"] = 0
+    return int(row["_size"])
+
+
+def _first_dimension(batch: Any, depth: int) -> int:
+    if depth > 3:
+        return 0
+    shape = getattr(batch, "shape", None)
+    if shape is not None:
+        return int(shape[0]) if len(shape) else 0
+    items = batch.values() if isinstance(batch, dict) else batch
+    if isinstance(items, (list, tuple)) or isinstance(batch, dict):
+        for item in items:
+            found = _first_dimension(item, depth + 1)
+            if found:
+                return found
+    return 0
+
+
+def _make_iterator_init(original: Any) -> Any:
+    def __init__(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, loader, *args, **kwargs)
+        try:
+            row = S.loaders.get(_ids.get(loader, 0))
+            if row is not None:
+                # On the iterator only, and only in its __dict__: loaders get pickled and copied.
+                self.__dict__[_ID] = row
+                row["epochs"] += 1
+            S.iterators.add(self)
+        except Exception:
+            pass
+
+    return __init__
+
+
+def _make_iter(original: Any) -> Any:
+    def __iter__(self: Any) -> Any:
+        if ident() != S.thread_id:
+            return original(self)
+        append(now() << 6 | _ITER)
+        try:
+            return original(self)
+        finally:
+            append(now() << 6 | _ITER | 1)
+            row = S.loaders.get(_ids.get(self, 0)) if _ids is not None else None
+            if row is not None:
+                append(row["id"] << 6 | W.ARG_SITE)
+
+    return __iter__
+
+
+def _hook_construction(loader_class: Any) -> None:
+    original = loader_class.__init__
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        # Frames of subclasses' __init__ (StatefulDataLoader, timm) are library code: walked over.
+        override: dict[str, Any] = {}
+        site = (None, 0)
+        try:
+            site = _construction_line()
+            if S.config.get("overrides"):
+                from .. import overrides
+
+                args, kwargs, override = overrides.adjust(original, self, args, kwargs, site)
+        except Exception:
+            override = {}
+        original(self, *args, **kwargs)
+        try:
+            _remember(self, site, override)
+        except Exception:
+            pass
+
+    loader_class.__init__ = dress(__init__, original)
+
+
+def _construction_line() -> tuple[Any, int]:
+    frame: Any = sys._getframe(2)
+    first = frame
+    for _ in range(sites.MAX_DEPTH):
+        if frame is None:
+            break
+        if not sites.is_library(frame.f_code):
+            return frame.f_code, frame.f_lineno
+        frame = frame.f_back
+    return first.f_code, first.f_lineno
+
+
+def _remember(loader: Any, site: tuple[Any, int], override: dict[str, Any]) -> None:
+    import linecache
+
+    code, line = site
+    row_id = len(S.loaders) + 1
+    if row_id > 256 or loader in _ids:
+        return
+    sampler = getattr(loader, "batch_sampler", None)
+    own_sampler = type(sampler).__module__.partition(".")[0] != "torch" if sampler else False
+    dataset = getattr(loader, "dataset", None)
+    S.loaders[row_id] = {
+        "id": row_id,
+        "file": code.co_filename if code is not None else "",
+        "line": line,
+        "call": linecache.getline(code.co_filename, line).strip()[:160] if code else "",
+        "dataset": type(dataset).__name__,
+        "num_workers": loader.num_workers,
+        "batch_size": loader.batch_size,
+        "pin_memory": bool(loader.pin_memory),
+        "persistent_workers": bool(getattr(loader, "persistent_workers", False)),
+        "prefetch_factor": getattr(loader, "prefetch_factor", None),
+        "iterable": not hasattr(dataset, "__getitem__") or _is_iterable(dataset),
+        "length": None,
+        "custom_batch_sampler": bool(own_sampler),
+        "worker_pids": [],
+        "ready": None,
+        "batches": 0,
+        "wait_ns": 0,
+        "feeds_training": False,
+        "epochs": 0,
+        "override": override,
+        "_size": 0,
+    }
+    _ids[loader] = row_id
+
+
+def _is_iterable(dataset: Any) -> bool:
+    from torch.utils.data import IterableDataset
+
+    return isinstance(dataset, IterableDataset)
+
+
+def poll() -> None:
+    """Queue depth and worker processes of live iterators; called by the helper thread."""
+    for iterator in list(S.iterators or ()):
+        row = iterator.__dict__.get(_ID)
+        if row is None or not getattr(iterator, "_num_workers", 0):
+            continue
+        try:
+            if iterator._shutdown:
+                row["worker_pids"] = []
+                continue
+            done = sum(1 for info in list(iterator._task_info.values()) if len(info) == 2)
+            row["ready"] = int(iterator._data_queue.qsize()) + done
+            row["worker_pids"] = [worker.pid for worker in iterator._workers]
+        except Exception:
+            row["ready"] = None

@@ -1,0 +1,216 @@
+"""The stack sampler: what the training thread is doing between the edges, about 40 times a second.
+
+Reads ``sys._current_frames()`` from the helper thread. A walk from the leaf to the training loop's
+frame classes the stack; caches are keyed by ``id(code)``.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+import sys
+from typing import Any
+
+from . import arming, sites
+from . import words as W
+from .state import S, append, now
+
+MAX_DEPTH = 80
+
+#: (part of the file name, function names or None, label), first match from the leaf wins.
+_RULES: tuple[tuple[str, str | None, int], ...] = (
+    ("torch/utils/data/", None, W.L_DATA),
+    ("webdataset/", None, W.L_DATA),
+    ("nvidia/dali", None, W.L_DATA),
+    ("ffcv/", None, W.L_DATA),
+    ("torch/serialization.py", r"_?save|_legacy_save", W.L_CHECKPOINT),
+    ("safetensors/", r"save.*", W.L_CHECKPOINT),
+    ("torch/distributed/checkpoint", r".*save.*", W.L_CHECKPOINT),
+    ("torch/cuda/__init__.py", r"synchronize", W.L_SYNC),
+    ("torch/cuda/streams.py", r"synchronize", W.L_SYNC),
+    ("torch/distributed/distributed_c10d.py", None, W.L_COMM),
+    ("torch/autograd/", r"_engine_run_backward|backward|grad", W.L_BACKWARD),
+    ("torch/_tensor.py", r"backward", W.L_BACKWARD),
+    ("torch/optim/", r"step|_.*|wrapper|zero_grad|adam.*|sgd.*", W.L_OPTIMIZER),
+    ("torch/nn/utils/clip_grad.py", None, W.L_OPTIMIZER),
+    ("torch/_dynamo/", r"compile.*|_compile.*|transform.*", W.L_COMPILE),
+    ("torch/_inductor/", r"compile.*|codegen.*", W.L_COMPILE),
+    ("torch/nn/modules/module.py", r"_call_impl|_wrapped_call_impl", W.L_FORWARD),
+    ("torch/nn/functional.py", None, W.L_FORWARD),
+    ("tqdm/", None, W.L_LOGGING),
+    ("wandb/", None, W.L_LOGGING),
+    ("tensorboard", None, W.L_LOGGING),
+    ("logging/__init__.py", None, W.L_LOGGING),
+)
+_COMPILED = tuple(
+    (part, re.compile(rx + r"\Z") if rx else None, label) for part, rx, label in _RULES
+)
+#: Waiting on a queue or pipe outside a DataLoader: data, when the loop itself called it.
+_WAITING = tuple(
+    (part, re.compile(rx + r"\Z"))
+    for part, rx in (
+        ("queue.py", r"get"),
+        ("multiprocessing/queues.py", r"get"),
+        ("multiprocessing/connection.py", r"recv.*|poll|wait|_recv.*"),
+    )
+)
+_DATA_NAME = re.compile(
+    r"(^|_)(get_?batch|next_?batch|make_?batch|batch(es)?|load(er)?|fetch|collate|sample_batch|read"
+    r"|prefetch|next_data|get_data|data|augment|tokenize|encode|decode|preprocess)(_|$)",
+    re.I,
+)
+_DATA_TEXT = re.compile(
+    r"from_numpy|get_?batch|next_?batch|memmap|\bnext\(|np\.(load|random|stack)|torch\.stack"
+)
+_FORWARD_TEXT = re.compile(r"\b(loss_?fn|criterion|cross_entropy|autocast|model|net)\w*\(", re.I)
+_SYNC_TEXT = re.compile(r"\.(item|cpu|tolist|nonzero|synchronize)\s*\(|\b(?:float|int|bool)\s*\(")
+_COPY_TEXT = re.compile(r"\.(to|cuda|pin_memory)\s*\(")
+_PRINT_TEXT = re.compile(r"^\s*print\(|\.write\(|\.set_postfix\(|\.log\(|\.info\(")
+_UNKNOWN, _WAIT = -1, -2
+
+
+class Sampler:
+    """Samples one thread; not thread-safe."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.cost_ns = 0
+        self._labels: dict[int, int] = {}
+        self._texts: dict[tuple[int, int], str] = {}
+        self._kept: list[Any] = []
+
+    def sample(self) -> None:
+        """Take one sample and write its words."""
+        started = now()
+        frame = sys._current_frames().get(S.thread_id)
+        if frame is not None:
+            try:
+                label, site = self._classify(frame)
+                append(started << 6 | W.SAMPLE)
+                append((label << 16 | site) << 6 | W.ARG_SITE)
+                self.count += 1
+            finally:
+                del frame
+        self.cost_ns += now() - started
+
+    def _classify(self, leaf: Any) -> tuple[int, int]:
+        label = _UNKNOWN
+        waiting = False
+        user = loop = child = previous = None
+        frame = leaf
+        loops = arming.loop_codes
+        for _ in range(MAX_DEPTH):
+            if frame is None:
+                break
+            code = frame.f_code
+            found = self._label_of(code)
+            if found == _WAIT:
+                waiting = True
+            elif found != _UNKNOWN and label == _UNKNOWN:
+                label = found
+            if user is None and not sites.is_library(code):
+                user = frame
+            if code in loops:
+                loop, child = frame, previous
+                break
+            previous = frame
+            frame = frame.f_back
+        try:
+            return self._decide(leaf, label, waiting, user, loop, child)
+        finally:
+            del leaf, user, loop, child, previous, frame
+
+    def _decide(
+        self, leaf: Any, label: int, waiting: bool, user: Any, loop: Any, child: Any
+    ) -> tuple[int, int]:
+        place = user
+        text = self._text(user) if user is not None else ""
+        if user is leaf and label in (_UNKNOWN, W.L_FORWARD):
+            label = self._by_text(text, label)
+        if label == _UNKNOWN and loop is not None:
+            # What did the loop call? The Python callee's name, else the C call's own text.
+            name = child.f_code.co_name if child is not None else self._text(loop)
+            if waiting or _DATA_NAME.search(name.split("(")[0].rsplit(".", 1)[-1]) or (child is None and _DATA_TEXT.search(name)):
+                label, place = W.L_DATA, loop
+            elif child is None and _FORWARD_TEXT.search(name):
+                label = W.L_FORWARD
+            else:
+                label = W.L_HOST
+        if label == _UNKNOWN:
+            label = W.L_DATA if waiting else W.L_HOST
+        if place is None:
+            return label, 0
+        name = W.LABEL_NAMES[label]
+        return label, self._site(place, name)
+
+    def _site(self, place: Any, name: str) -> int:
+        site = sites.register(place.f_code, place.f_lineno, "sample", self._text(place), name)
+        sites.stats[site][0] += 1
+        return site
+
+    @staticmethod
+    def _by_text(text: str, label: int) -> int:
+        if _PRINT_TEXT.search(text):
+            return W.L_LOGGING
+        if S.gpu is not None and _SYNC_TEXT.search(text[-60:]):
+            return W.L_SYNC
+        if label == _UNKNOWN and S.gpu is not None and _COPY_TEXT.search(text[-80:]):
+            return W.L_H2D
+        return label
+
+    def _label_of(self, code: Any) -> int:
+        key = id(code)
+        known = self._labels.get(key)
+        if known is not None:
+            return known
+        name = code.co_filename.replace("\\", "/")
+        label = _UNKNOWN
+        if sites.is_library(code):
+            label = _match(name, code.co_name)
+        if len(self._kept) < 1 << 15:
+            self._kept.append(code)
+            self._labels[key] = label
+        return label
+
+    def _text(self, frame: Any) -> str:
+        """The source text of the call under way: exact from Python 3.11, else the line."""
+        code, last, line = frame.f_code, frame.f_lasti, frame.f_lineno
+        key = (id(code), last)
+        text = self._texts.get(key)
+        if text is None:
+            text = _source(code, last, line)
+            if len(self._texts) < 4096:
+                self._kept.append(code)
+                self._texts[key] = text
+        return text
+
+    def forget(self) -> None:
+        """Drop every code object."""
+        self._labels.clear()
+        self._texts.clear()
+        self._kept.clear()
+
+
+def _match(name: str, function: str) -> int:
+    for part, names, label in _COMPILED:
+        if part in name and (names is None or names.match(function)):
+            return label
+    for part, waits in _WAITING:
+        if name.endswith(part) and waits.match(function):
+            return _WAIT
+    return _UNKNOWN
+
+
+def _source(code: Any, last: int, line: int) -> str:
+    try:
+        if hasattr(code, "co_positions"):
+            for index, position in enumerate(code.co_positions()):
+                if index * 2 == last:
+                    first, end, start_column, end_column = position
+                    if first and first == end and start_column is not None:
+                        raw = linecache.getline(code.co_filename, first).encode()
+                        return raw[start_column:end_column].decode("utf-8", "replace")[:160]
+                    break
+        return linecache.getline(code.co_filename, line).strip()[:160]
+    except Exception:
+        return ""

@@ -1,0 +1,101 @@
+"""Places in the user's code: small ids for (code object, line), with counters."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from typing import Any
+
+MAX_SITES = 1024
+MAX_DEPTH = 48
+
+_ids: dict[tuple[int, int, str], int] = {}
+#: id -> (kind, file, line, func, call, label)
+places: list[tuple[str, str, int, str, str, str | None] | None] = [None]
+#: id -> [count, total_ns, bytes, unpinned bytes]
+stats: list[list[int]] = [[0, 0, 0, 0]]
+_library: dict[int, bool] = {}
+# Keys use id(code): hashing a code object walks its constants. Held so that an id is never reused.
+_kept: list[Any] = []
+
+_LIBRARY_PARTS = (
+    "site-packages",
+    "dist-packages",
+    "_gputop_probe",
+    "gputop_train" + os.sep + "probe",
+)
+_STDLIB = os.path.dirname(os.__file__) + os.sep
+
+
+def is_library(code: Any) -> bool:
+    """Whether this code belongs to an installed package, the standard library or the probe."""
+    key = id(code)
+    known = _library.get(key)
+    if known is None:
+        name = code.co_filename
+        known = (
+            (
+                name[:1] == "<"
+                or name.startswith(_STDLIB)
+                or any(part in name for part in _LIBRARY_PARTS)
+            )
+            and not name.startswith("<ipython")
+            and name not in ("<string>", "<stdin>")
+        )
+        if len(_kept) < 1 << 15:
+            _kept.append(code)
+            _library[key] = known
+    return known
+
+
+def register(
+    code: Any, line: int, kind: str, call: str | None = None, label: str | None = None
+) -> int:
+    """Id of this place, 0 when the table is full."""
+    key = (id(code), line, kind + (label or ""))
+    site = _ids.get(key)
+    if site is None:
+        if len(places) >= MAX_SITES:
+            return 0
+        site = len(places)
+        text = call or linecache.getline(code.co_filename, line).strip()[:120] or code.co_name
+        places.append((kind, code.co_filename, line, code.co_name, text, label))
+        stats.append([0, 0, 0, 0])
+        _kept.append(code)
+        _ids[key] = site
+    return site
+
+
+def caller(kind: str, depth: int = 2, call: str | None = None) -> int:
+    """Id of the nearest user frame up the stack; the nearest frame at all when none is the user's."""
+    frame: Any = sys._getframe(depth)
+    first = None
+    for _ in range(MAX_DEPTH):
+        if frame is None:
+            break
+        code = frame.f_code
+        if "_gputop_probe" not in code.co_filename and first is None:
+            first = frame
+        if not is_library(code):
+            return register(code, frame.f_lineno, kind, call)
+        frame = frame.f_back
+    return register(first.f_code, first.f_lineno, kind, call) if first is not None else 0
+
+
+def count(site: int, ns: int, amount: int = 0, unpinned: int = 0) -> None:
+    """Add one occurrence at a place."""
+    row = stats[site]
+    row[0] += 1
+    row[1] += ns
+    row[2] += amount
+    row[3] += unpinned
+
+
+def clear() -> None:
+    """Drop every reference to user code objects (before module teardown, and after a fork)."""
+    _ids.clear()
+    _library.clear()
+    del places[1:]
+    del stats[1:]
+    _kept.clear()

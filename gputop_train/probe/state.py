@@ -1,0 +1,77 @@
+"""What the hooks share. One instance per process; hot names are module globals on purpose.
+
+The hot path of every hook is one append of an integer to ``log``; everything else happens in the
+helper thread or, once in a while, on the slow path of a hook.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import threading
+import time
+from typing import Any, Callable
+
+LOG_CAPACITY = 1 << 16
+
+#: Words waiting for the helper thread. Bounded: an overrun drops the oldest and is counted.
+log: collections.deque[int] = collections.deque(maxlen=LOG_CAPACITY)
+append = log.append
+now: Callable[[], int] = time.monotonic_ns
+ident = threading.get_ident
+
+
+class ProbeState:
+    """The probe's state in this process."""
+
+    def __init__(self) -> None:
+        self.torch: Any = None
+        self.config: dict[str, Any] = {}
+        self.pid = os.getpid()
+        # Thread whose edges are written: the main one until a trainer shows itself; 0 = nobody.
+        self.thread_id = threading.main_thread().ident or 0
+        self.armed = False
+        self.loop_known = False
+        self.forks = 0
+        self.dead = False
+        self.helper: Any = None
+        self.gpu: Any = None
+        self.iterators: Any = None
+        self.hooks: dict[str, bool] = {}
+        self.errors: list[str] = []
+        self.overrides: list[dict[str, Any]] = []
+        self.param_device: str | None = None
+        self.optimizers: dict[int, dict[str, Any]] = {}
+        self.compile_seen = False
+        self.gc_count = 0
+        self.gc_ns = 0
+        self.steps = 0
+        self.edge_cost_ns = 0
+        self.edge_cost_n = 0
+        self.loaders: dict[int, dict[str, Any]] = {}
+        self.feeding_loader = 0
+
+
+S = ProbeState()
+
+
+def load_config() -> dict[str, Any]:
+    """The run's configuration, from the file beside this package; empty when unreadable."""
+    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    try:
+        with open(os.path.join(here, "config.json"), encoding="utf-8") as stream:
+            loaded = json.load(stream)
+        return loaded if isinstance(loaded, dict) else {}
+    except (OSError, ValueError):
+        return {}
+
+
+def note_error(where: str, error: BaseException) -> None:
+    """Remember a failure of ours, bounded, for the snapshot. Never prints."""
+    if len(S.errors) < 32:
+        S.errors.append("%s: %s: %s" % (where, type(error).__name__, str(error)[:160]))
+    if S.config.get("debug"):
+        import traceback
+
+        traceback.print_exception(type(error), error, error.__traceback__)
