@@ -146,15 +146,14 @@ class _Members:
     def send(self, number: signal.Signals, *, whole_tree: bool) -> None:
         """Send one rung to the group (or its remains) and, when hard, to everything known."""
         self.refresh()
-        leader = read_process(self.target.pid)
-        leader_alive = leader is not None and leader.start_ticks == self.target.start_ticks
-        if leader is not None and leader_alive and not whole_tree:
+        leader = read_process(self.target.pid) if identity.is_alive(self.target) else None
+        if leader is not None and not whole_tree:
             if not identity.send_group(self.target, number):
                 identity.send(self.target, number)
             if leader.state in "Tt":  # suspended: it would never get to handle the signal
                 identity.send(self.target, signal.SIGCONT)
             return
-        if whole_tree and leader_alive:
+        if leader is not None:
             # torchrun starts its workers in sessions of their own and cannot end them once it is
             # killed, so they go with it; a service that outlives a leader who left by himself
             # (an uploader finishing its queue) is none of our business.

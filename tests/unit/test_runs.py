@@ -1,0 +1,229 @@
+"""The list of runs survives whatever lies in the run root."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from gputop_train.launch import identity
+from gputop_train.launch.housekeeping import prune, surplus
+from gputop_train.launch.runs import RunInfo, exit_code, list_runs, read_run, runs_json, runs_table
+
+DAY_NS = 86_400 * 10**9
+HOST = socket.gethostname()
+
+
+def make_run(
+    root: Path, run_id: str, *, ended: bool = True, size: int = 0, **fields: object
+) -> Path:
+    path = root / run_id
+    path.mkdir()
+    run = {
+        "schema": 1,
+        "id": run_id,
+        "name": None,
+        "command": ["python", "train.py"],
+        "host": HOST,
+        "boot_id": identity.boot_id(),
+        "started_wall_ns": 10**18,
+        **fields,
+    }
+    (path / "run.json").write_text(json.dumps(run))
+    if ended:
+        body = {"exit_code": 0, "signal": None, "ended_wall_ns": 10**18 + 5 * 10**9}
+        (path / "exit.json").write_text(json.dumps(body))
+    if size:
+        (path / "output.log").write_bytes(b"x" * size)
+    return path
+
+
+def child_of(process: subprocess.Popen[bytes]) -> dict[str, int]:
+    ticks = identity.start_ticks(process.pid)
+    assert ticks is not None
+    return {"pid": process.pid, "start_ticks": ticks, "pgid": process.pid, "sid": process.pid}
+
+
+@pytest.fixture
+def sleeper():
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_newest_first_with_state_and_exit_code(tmp_path):
+    make_run(tmp_path, "aaa", started_wall_ns=1 * DAY_NS)
+    make_run(tmp_path, "bbb", started_wall_ns=2 * DAY_NS)
+    runs = list_runs(tmp_path)
+    assert [(r.id, r.state, r.exit_code) for r in runs] == [
+        ("bbb", "finished", 0),
+        ("aaa", "finished", 0),
+    ]
+
+
+def test_a_living_script_is_live_with_its_supervisor_and_orphaned_without(tmp_path, sleeper):
+    path = make_run(tmp_path, "aaa", ended=False, child=child_of(sleeper))
+    assert read_run(path).state == "orphaned"
+    me = {"pid": os.getpid(), "start_ticks": identity.start_ticks(os.getpid())}
+    (path / "supervisor.json").write_text(json.dumps({**me, "boot_id": identity.boot_id()}))
+    assert read_run(path).state == "live"
+    (path / "supervisor.json").write_text(json.dumps({**me, "boot_id": "another boot"}))
+    assert read_run(path).state == "orphaned"
+
+
+def test_a_script_that_is_gone_without_an_exit_record_is_lost(tmp_path, sleeper):
+    child = child_of(sleeper)
+    path = make_run(tmp_path, "aaa", ended=False, child={**child, "start_ticks": 1})
+    assert read_run(path).state == "lost"
+
+
+def test_a_run_of_another_machine_is_not_judged_from_here(tmp_path, sleeper):
+    # Its pid may well exist here, as somebody else.
+    path = make_run(tmp_path, "aaa", ended=False, host="node17", child=child_of(sleeper))
+    info = read_run(path)
+    assert info.state == "elsewhere"
+    assert info.protected
+
+
+def test_a_killed_script_shows_the_code_a_shell_would_give():
+    assert exit_code({"exit_code": None, "signal": 9}) == 137
+    assert exit_code({"exit_code": 7, "signal": None}) == 7
+    assert exit_code({"exit_code": None, "signal": None}) is None
+    assert exit_code(None) is None
+
+
+def test_foreign_damaged_and_half_written_things_do_not_hide_the_good_run(tmp_path):
+    make_run(tmp_path, "good")
+    (tmp_path / "notes.txt").write_text("not a run")
+    (tmp_path / "empty").mkdir()
+    for name, text in {
+        "binary": "\x00\xff",
+        "list": "[1]",
+        "deep": "[" * 100_000,
+        "otherid": '{"id": "good"}',
+        "half": '{"id": "ha',
+    }.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text(text)
+    (tmp_path / "fifo").mkdir()
+    os.mkfifo(tmp_path / "fifo" / "run.json")
+    (tmp_path / "link").symlink_to(tmp_path / "good")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    assert [run.id for run in list_runs(tmp_path)] == ["good"]
+
+
+def test_wrong_types_in_a_run_become_not_recorded(tmp_path):
+    path = make_run(
+        tmp_path, "odd", ended=False, command="rm", name=3, child="x", started_wall_ns="yesterday"
+    )
+    (path / "exit.json").write_text('{"exit_code": "seven", "signal": []}')
+    (path / "report.json").write_text('{"verdict": [], "status": 4}')
+    info = read_run(path)
+    assert (info.command, info.name, info.pid, info.started_wall_ns) == ((), None, None, None)
+    assert (info.exit_code, info.verdict, info.status) == (None, None, None)
+    assert runs_json([info])[0]["started_wall_ns"] is None
+
+
+def test_a_missing_root_is_no_runs(tmp_path):
+    assert list_runs(tmp_path / "nowhere") == []
+
+
+def table_text(runs: list[RunInfo]) -> str:
+    console = Console(width=100, file=None, record=True, color_system=None)
+    with console.capture() as capture:
+        console.print(runs_table(runs, now_ns=10**18 + 60 * 10**9, ascii_only=True))
+    return capture.get()
+
+
+def test_the_table_says_what_a_person_looks_for(tmp_path):
+    path = make_run(tmp_path, "3f2a", name="baseline")
+    report = {"status": "verdict", "verdict": {"id": "input-bound", "refined": "prep-stall"}}
+    (path / "report.json").write_text(json.dumps(report))
+    (path / "exit.json").write_text('{"exit_code": 7, "signal": null, "ended_wall_ns": null}')
+    text = table_text(list_runs(tmp_path))
+    for word in ("3f2a baseline", "exit 7", "prep-stall", "python train.py"):
+        assert word in text
+
+
+def test_control_characters_in_a_command_cannot_reach_the_terminal(tmp_path):
+    make_run(tmp_path, "evil", command=["python", "\x1b]0;owned\x07.py"])
+    assert "\x1b" not in table_text(list_runs(tmp_path))
+
+
+def old(run_id: str, size: int, **fields: object) -> RunInfo:
+    return RunInfo(id=run_id, path=Path(run_id), state="finished", size_bytes=size, **fields)
+
+
+def test_the_newest_runs_stay_up_to_a_number_and_a_size():
+    runs = [old(str(n), 10) for n in range(6)]
+    assert [r.id for r in surplus(runs, keep_runs=4, keep_bytes=10**9)] == ["4", "5"]
+    assert [r.id for r in surplus(runs, keep_runs=50, keep_bytes=35)] == ["3", "4", "5"]
+
+
+def test_the_newest_run_stays_however_large_it_is():
+    runs = [old("big", 10**12), old("small", 1)]
+    assert [r.id for r in surplus(runs, keep_bytes=100)] == ["small"]
+
+
+def test_pruning_removes_old_runs_and_never_a_living_named_or_foreign_one(tmp_path, sleeper):
+    make_run(tmp_path, "new", started_wall_ns=9 * DAY_NS)
+    make_run(tmp_path, "old", started_wall_ns=5 * DAY_NS, size=100_000)
+    make_run(tmp_path, "named", started_wall_ns=4 * DAY_NS, name="baseline")
+    make_run(tmp_path, "far", started_wall_ns=3 * DAY_NS, ended=False, host="node17")
+    make_run(tmp_path, "alive", started_wall_ns=2 * DAY_NS, ended=False, child=child_of(sleeper))
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "thesis.tex").write_text("...")
+    pruned = prune(tmp_path, keep_runs=1)
+    assert pruned.removed == ("old",)
+    assert pruned.freed_bytes >= 100_000
+    assert {entry.name for entry in tmp_path.iterdir()} == {
+        "new",
+        "named",
+        "far",
+        "alive",
+        "precious",
+    }
+
+
+def test_pruning_does_not_follow_links_out_of_the_root(tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "data.bin").write_text("keep me")
+    root = tmp_path / "runs"
+    root.mkdir()
+    make_run(root, "new", started_wall_ns=2 * DAY_NS)
+    victim = make_run(root, "old", started_wall_ns=1 * DAY_NS)
+    (victim / "checkpoints").symlink_to(outside)
+    prune(root, keep_runs=1)
+    assert not victim.exists()
+    assert (outside / "data.bin").read_text() == "keep me"
+
+
+def test_a_lost_run_that_was_written_to_just_now_is_kept(tmp_path):
+    # It may live in another process namespace that shares this directory.
+    make_run(tmp_path, "new", started_wall_ns=2 * DAY_NS)
+    lost = make_run(tmp_path, "lost", started_wall_ns=1 * DAY_NS, ended=False, child={
+        "pid": 2**22 - 1, "start_ticks": 1, "pgid": 1, "sid": 1})  # fmt: skip
+    log = lost / "output.log"
+    log.write_text("still going\n")
+    assert prune(tmp_path, keep_runs=1).removed == ()
+    long_ago = time.time() - 7200
+    os.utime(log, (long_ago, long_ago))
+    os.utime(lost, (long_ago, long_ago))
+    assert prune(tmp_path, keep_runs=1).removed == ("lost",)
+
+
+def test_an_interrupted_removal_is_finished_later(tmp_path):
+    trash = tmp_path / ".trash-old-1234"
+    trash.mkdir()
+    (trash / "run.json").write_text("{}")
+    prune(tmp_path)
+    assert not trash.exists()
