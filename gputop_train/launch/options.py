@@ -1,0 +1,190 @@
+"""What a person asked for, as frozen records, and the one place that parses it.
+
+Nothing here touches files or processes. Everything from the script's name on belongs to the script
+and is carried as the very strings Python made of the bytes (``surrogateescape``), so that they go
+back as the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Mode = Literal["script", "module", "command"]
+SettingValue = int | float | bool | str | None
+
+
+class UsageProblem(Exception):
+    """The command line cannot be understood; the message says what and what to do instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What to run.
+
+    Attributes:
+        mode: ``script`` and ``module`` are run by the chosen interpreter; ``command`` as it is.
+        arguments: The script's path or the module's name or the command, then its arguments.
+    """
+
+    mode: Mode
+    arguments: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The script, module or command."""
+        return self.arguments[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One ``--set``: an override the probe applies where the object is constructed.
+
+    Attributes:
+        loader: ``FILE:LINE`` of the one loader meant; ``None`` means the one that feeds training.
+    """
+
+    key: str
+    value: SettingValue
+    loader: str | None = None
+
+    @property
+    def label(self) -> str:
+        """The key as typed, with its place."""
+        return self.key if self.loader is None else f"{self.key}@{self.loader}"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Everything one launch needs to know.
+
+    Attributes:
+        overhead_budget_pct: The probe's own cost may not exceed this share of a step, in percent.
+        steps: Stop after so many optimizer steps; ``None`` means run to the end.
+        json_path: Where the report goes at the end; ``-`` is stdout.
+        tui: Whether a screen was asked for and is possible.
+        env_lines: Whether to add the environment lines that keep progress bars and colour alive.
+    """
+
+    target: Target
+    tui: bool = False
+    json_path: str | None = None
+    steps: int | None = None
+    settings: tuple[Setting, ...] = ()
+    run_root: str | None = None
+    name: str | None = None
+    python: str | None = None
+    overhead_budget_pct: float = 1.0
+    ascii: bool = False
+    env_lines: bool = True
+    burst: bool = True
+
+
+#: Overrides the probe knows: the type of the value, and whether the results of a seeded run change
+#: with it. Workers draw their own random numbers, so random augmentation differs with their number.
+SETTINGS: Mapping[str, tuple[type, bool]] = {
+    "num_workers": (int, True),
+    "batch_size": (int, True),
+    "prefetch_factor": (int, False),
+    "pin_memory": (bool, False),
+    "persistent_workers": (bool, False),
+}
+_BOOLEANS = {"true": True, "yes": True, "on": True, "1": True}
+_BOOLEANS |= {"false": False, "no": False, "off": False, "0": False}
+
+
+def parse_setting(text: str) -> Setting:
+    """Parse one ``KEY=VALUE`` or ``KEY@FILE:LINE=VALUE``.
+
+    Raises:
+        UsageProblem: No value, an unknown key, a value of the wrong type, or a place without line.
+    """
+    name, equals, raw = text.rpartition("=")
+    if not equals or not name:
+        raise UsageProblem(f"--set {text} has no value. Write it as --set num_workers=4.")
+    key, at, place = name.partition("@")
+    if key not in SETTINGS:
+        known = ", ".join(SETTINGS)
+        raise UsageProblem(f"--set does not know {key!r}. It can set: {known}.")
+    if at and not (place.rpartition(":")[0] and place.rpartition(":")[2].isdigit()):
+        raise UsageProblem(
+            f"--set {text} does not name a line. Write it as --set {key}@train.py:41=4."
+        )
+    return Setting(key, _value(key, raw.strip()), place or None)
+
+
+def _value(key: str, raw: str) -> SettingValue:
+    wanted = SETTINGS[key][0]
+    if wanted is bool:
+        if raw.lower() not in _BOOLEANS:
+            raise UsageProblem(f"--set {key} is on or off, not {raw!r}. Write {key}=true.")
+        return _BOOLEANS[raw.lower()]
+    try:
+        number = int(raw)
+    except ValueError:
+        raise UsageProblem(
+            f"--set {key} takes a whole number, not {raw!r}. Write {key}=4."
+        ) from None
+    if number < (0 if key == "num_workers" else 1):
+        raise UsageProblem(f"--set {key}={number} is out of range. Give a positive number.")
+    return number
+
+
+def changed_results(settings: Sequence[Setting]) -> list[str]:
+    """Return the settings, as typed, after which a seeded run computes something else."""
+    return [setting.label for setting in settings if SETTINGS[setting.key][1]]
+
+
+def split_command_line(
+    arguments: Sequence[str], value_options: Collection[str]
+) -> tuple[list[str], Target | None]:
+    """Cut a command line where the script begins.
+
+    Args:
+        arguments: All that follows the program's name.
+        value_options: Those of our options that take a value, such as ``--json``.
+
+    Returns:
+        Our own options, and what to run (``None`` when nothing was named). From the script's name,
+        the module's name or ``--`` on, not a byte is interpreted.
+
+    Raises:
+        UsageProblem: ``-m`` or ``--`` stands at the end.
+    """
+    own: list[str] = []
+    rest = list(arguments)
+    while rest:
+        word = rest.pop(0)
+        if word == "--":
+            if not rest:
+                raise UsageProblem("There is no command after --. Write -- python -u train.py.")
+            return own, Target("command", tuple(rest))
+        if word == "-m" or (word.startswith("-m") and not word.startswith("--")):
+            module = [word[2:], *rest] if len(word) > 2 else rest
+            if not module:
+                raise UsageProblem("There is no module after -m. Write -m package.train.")
+            return own, Target("module", tuple(module))
+        if word == "-" or not word.startswith("-"):
+            return own, Target("script", (word, *rest))
+        own.append(word)
+        if word in value_options and rest:
+            own.append(rest.pop(0))
+    return own, None
+
+
+def probe_config(options: Options, run_id: str, ring_dir: str) -> dict[str, Any]:
+    """Return what ``config.json`` tells the probe; see docs/contracts.md."""
+    return {
+        "v": 1,
+        "run_id": run_id,
+        "ring_dir": ring_dir,
+        "overhead_budget": options.overhead_budget_pct / 100,
+        "overrides": [
+            {"key": s.key, "value": s.value, "loader": s.loader} for s in options.settings
+        ],
+        "gpu_events": True,
+        "burst": options.burst,
+        "sampler_hz": 40,
+        "debug": False,
+    }

@@ -1,0 +1,362 @@
+"""Start a run: directories, probe, shim, child, supervisor, in an order that loses nothing.
+
+Everything that needs room on a disk is written before the child exists, so a full disk is an error
+of ours at the start and never a surprise to the training. The child waits at the threshold until
+``run.json`` names it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gputop_train import __version__, paths
+from gputop_train.launch import identity, runfile, shim
+from gputop_train.launch.environment import script_environment, supervisor_environment
+from gputop_train.launch.identity import ProcessId
+from gputop_train.launch.interpreter import CommandProblem, choose_interpreter, find_command
+from gputop_train.launch.options import Options, changed_results, probe_config
+from gputop_train.launch.probe_dir import install_probe
+from gputop_train.launch.secrets import mask_arguments
+
+
+class LaunchError(Exception):
+    """The run could not be started; ``code`` is our exit code."""
+
+    def __init__(self, message: str, code: int = 125) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What is executed: the file, ``argv``, and the interpreter where it is one we chose."""
+
+    executable: str
+    argv: tuple[str, ...]
+    python: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A run that has begun."""
+
+    run_dir: Path
+    run: Mapping[str, Any]
+    child: ProcessId
+    shim_pid: int
+    supervisor_pid: int | None
+
+    @property
+    def id(self) -> str:
+        """The run's id."""
+        return self.run_dir.name
+
+
+def resolve_command(options: Options, environ: Mapping[str, str]) -> Command:
+    """Return what to execute, having looked that it exists.
+
+    Raises:
+        CommandProblem: No interpreter, no such command (127), not executable (126), no script (2).
+    """
+    target = options.target
+    if target.mode == "command":
+        executable = find_command(target.name, environ)
+        python = executable if Path(target.name).name.startswith("python") else None
+        return Command(executable, target.arguments, python)
+    python = choose_interpreter(options.python, environ)
+    if target.mode == "module":
+        return Command(python, (python, "-m", *target.arguments), python)
+    if target.name != "-" and not Path(target.name).exists():
+        raise CommandProblem(
+            f"There is no script {target.name} here. Check its path; "
+            "a command goes behind two dashes: gputop-train -- COMMAND.",
+            2,
+        )
+    return Command(python, (python, *target.arguments), python)
+
+
+def launch(options: Options, command: Command, environ: Mapping[str, str]) -> Launched:
+    """Start a run and its supervisor, and return while it runs.
+
+    The caller's signal mask is the shim's too; the child starts with an empty one and default
+    dispositions.
+
+    Raises:
+        LaunchError: A directory cannot be made, the disk is full or the command cannot be run.
+            Nothing has run then, and nothing of the run is left on the disk.
+    """
+    run_dir, ring_dir = _make_directories(options)
+    try:
+        return _launch_in(run_dir, ring_dir, options, command, environ)
+    except BaseException as failure:
+        for directory in (run_dir, ring_dir):
+            shutil.rmtree(directory, ignore_errors=True)
+        if isinstance(failure, OSError):
+            raise LaunchError(
+                f"The run could not be set up in {run_dir.parent}: "
+                f"{failure.strerror or failure}. Free some space there, or name another "
+                "directory with --run-root; the script was not started.",
+            ) from failure
+        raise
+
+
+def _make_directories(options: Options) -> tuple[Path, Path]:
+    root = paths.run_root(options.run_root)
+    try:
+        while True:
+            try:
+                run_dir = paths.make_run_dir(root, secrets.token_hex(3))
+                break
+            except FileExistsError:
+                continue
+    except paths.PathError as failure:
+        raise LaunchError(
+            f"{failure}. Name a directory for runs with --run-root; the script was not started."
+        ) from failure
+    try:
+        return run_dir, paths.make_runtime_dir(run_dir.name, fallback=run_dir)
+    except paths.PathError as failure:
+        run_dir.rmdir()
+        raise LaunchError(f"{failure} The script was not started.") from failure
+
+
+def _launch_in(
+    run_dir: Path,
+    ring_dir: Path,
+    options: Options,
+    command: Command,
+    environ: Mapping[str, str],
+) -> Launched:
+    paths_ = paths.RunPaths(run_dir)
+    run = _describe(run_dir, ring_dir, options, command)
+    reserved = runfile.reserve_run_json(run_dir, run)
+    install_probe(paths_.probe_dir, probe_config(options, run_dir.name, str(ring_dir)))
+    child_environ = script_environment(
+        environ,
+        paths_.probe_dir,
+        lines=options.env_lines,
+        terminal=_terminal_size(options),
+    )
+    log = paths.open_private_file(paths_.output_log, os.O_WRONLY | os.O_APPEND)
+    try:
+        threshold = _start_shim(run_dir, command, child_environ, log, keep_stdin=not options.tui)
+    finally:
+        os.close(log)
+    with threshold:
+        child = threshold.child()
+        run["shim"] = {
+            "pid": threshold.shim_pid,
+            "start_ticks": identity.start_ticks(threshold.shim_pid),
+        }
+        run["child"] = {
+            "pid": child.pid,
+            "start_ticks": child.start_ticks,
+            "pgid": child.pgid,
+            "sid": child.pid,
+        }
+        run["started_wall_ns"], run["started_mono_ns"] = time.time_ns(), time.monotonic_ns()
+        runfile.commit_run_json(reserved, run)
+        threshold.go(command)
+    supervisor_pid = start_supervisor(run_dir, environ)
+    return Launched(run_dir, run, child, threshold.shim_pid, supervisor_pid)
+
+
+def _describe(run_dir: Path, ring_dir: Path, options: Options, command: Command) -> dict[str, Any]:
+    """Return ``run.json`` as far as it is known before the child exists."""
+    target = options.target
+    script = target.name
+    if target.mode == "command":
+        script = next((a for a in target.arguments if a.endswith(".py")), script)
+    return {
+        "schema": 1,
+        "id": run_dir.name,
+        "name": options.name,
+        "command": mask_arguments(command.argv),
+        "cwd": str(Path.cwd()),
+        "script": script,
+        "mode": target.mode,
+        "python": command.python,
+        "started_wall_ns": time.time_ns(),
+        "started_mono_ns": time.monotonic_ns(),
+        "host": os.uname().nodename,
+        "boot_id": identity.boot_id(),
+        "uid": os.geteuid(),
+        "shim": None,
+        "child": None,
+        "ring_dir": str(ring_dir),
+        "control_socket": str(paths.socket_path(ring_dir)),
+        "store": str(paths.choose_store(run_dir)),
+        "overrides": {s.label: s.value for s in options.settings},
+        "changes_results": changed_results(options.settings),
+        "options": {
+            "steps": options.steps,
+            "overhead_budget": options.overhead_budget_pct,
+            "tui": options.tui,
+            "burst": options.burst,
+        },
+        "attempt": 1,
+        "version": __version__,
+    }
+
+
+def _terminal_size(options: Options) -> tuple[int, int] | None:
+    """Return the size of the terminal on which the script's output is shown, if it is one."""
+    shown_on = 2 if options.json_path == "-" else 1
+    if not options.tui and not os.isatty(shown_on):
+        return None
+    try:
+        size = os.get_terminal_size(shown_on)
+    except OSError:
+        return None
+    return (size.columns, size.lines) if size.columns and size.lines else (80, 24)
+
+
+class _Threshold:
+    """The child, forked and waiting to execute its command."""
+
+    def __init__(self, shim_pid: int, status: int, go: int) -> None:
+        self.shim_pid = shim_pid
+        self._status = os.fdopen(status, "rb", buffering=0)
+        self._go = go
+
+    def __enter__(self) -> _Threshold:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._status.close()
+        # Unless it was told to go, the end of this pipe tells the child to leave.
+        if self._go >= 0:
+            os.close(self._go)
+
+    def child(self) -> ProcessId:
+        line = b""
+        while not line.endswith(b"\n"):
+            byte = self._status.read(1)
+            if not byte:
+                raise LaunchError(
+                    "The process that waits for the script could not be started. "
+                    "Check the limits on processes and memory (ulimit -a)."
+                )
+            line += byte
+        child = identity.identify(int(line))
+        if child is None:
+            raise LaunchError(
+                "The script's process cannot be seen in /proc. Mount /proc, or run without "
+                "gputop-train."
+            )
+        return child
+
+    def go(self, command: Command) -> None:
+        """Let it execute; wait until it has, or raise what kept it from it."""
+        os.write(self._go, b"g")
+        os.close(self._go)
+        self._go = -1
+        failed = self._status.read()
+        if failed:
+            code = int(failed)
+            os.waitpid(self.shim_pid, 0)
+            raise LaunchError(
+                f"{command.executable} cannot be executed: {os.strerror(code)}. "
+                "Check that it is a program, or run it through its interpreter.",
+                127 if code == 2 else 126,
+            )
+
+
+def _start_shim(
+    run_dir: Path,
+    command: Command,
+    environ: Mapping[str, str],
+    log: int,
+    *,
+    keep_stdin: bool,
+) -> _Threshold:
+    spec_read, spec_write = os.pipe()
+    status_read, status_write = os.pipe()
+    go_read, go_write = os.pipe()
+    ours = (spec_read, status_write, go_read)
+    arguments = (str(run_dir), *map(str, ours))
+    try:
+        process = subprocess.Popen(
+            [sys.executable or "python3", "-I", "-S", shim.__file__, *arguments],
+            env=dict(environ),
+            stdin=None if keep_stdin else subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=(*ours, *inherited_descriptors()),
+            start_new_session=True,
+        )
+    except OSError:
+        for fd in (spec_write, status_read, go_write):
+            os.close(fd)
+        raise
+    finally:
+        for fd in ours:
+            os.close(fd)
+    process.returncode = 0  # the front reaps it by PID; this keeps subprocess from trying as well
+    items = (command.executable, *command.argv)
+    with contextlib.suppress(BrokenPipeError), os.fdopen(spec_write, "wb") as spec:
+        spec.write(b"\0".join(map(os.fsencode, items)))
+    return _Threshold(process.pid, status_read, go_write)
+
+
+def inherited_descriptors() -> list[int]:
+    """Return what we were given beyond stdio and a bare launch would have passed on.
+
+    ``train.py --data <(unpack)`` and job servers rely on it. Our own are all close-on-exec.
+    """
+    found = []
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208  only the names matter
+        fd = int(name)
+        with contextlib.suppress(OSError):
+            if fd > 2 and os.get_inheritable(fd):
+                found.append(fd)
+    return found
+
+
+def start_supervisor(run_dir: Path, environ: Mapping[str, str]) -> int | None:
+    """Start the detached supervisor of a run and return its PID; ``None`` when it cannot be.
+
+    Training goes on without one; ``attach`` starts another.
+    """
+    try:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        log = os.open(paths.RunPaths(run_dir).supervisor_log, flags, 0o600)
+    except OSError:
+        return None
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "gputop_train.launch.supervisor", str(run_dir)],
+            # -m puts the working directory first on the path: not where a script's own module may
+            # be called like one of ours or of the standard library.
+            cwd=run_dir,
+            env=supervisor_environment(environ),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            preexec_fn=_unblock_signals,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    finally:
+        os.close(log)
+    process.returncode = 0
+    return process.pid
+
+
+def _unblock_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+__all__ = ["Command", "LaunchError", "Launched", "launch", "resolve_command", "start_supervisor"]
