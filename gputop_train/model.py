@@ -235,6 +235,7 @@ class HostSample:
     psi_io: float | None = None
     psi_memory: float | None = None
     load1: float | None = None
+    mem_limit_used: int | None = None  # bytes charged to it, less cache soon reclaimed
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,372 @@
+"""All NVML work of a run, without threads: which cards, their readings, and what went wrong.
+
+One thread calls ``fast`` and another ``slow``; both may be held up by a driver in trouble for as
+long as it likes, which is why neither is the thread that drives the monitor (see ``nvml.py``).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gputop_train.collect.clock import WallMap, measure_offset_ns
+from gputop_train.collect.devices import Device, index_is_certain, match_uuid, visible_devices
+from gputop_train.collect.gpm import GpmReader
+from gputop_train.collect.gpu_readings import (
+    CardReader,
+    in_initial_pid_namespace,
+    split_processes,
+)
+from gputop_train.collect.nvml_api import NvmlApi, NvmlFailure
+from gputop_train.collect.nvml_devices import Found, find_devices
+from gputop_train.collect.utilisation import UtilReader
+from gputop_train.model import GpmSample, GpuSample, UtilSample
+
+GPU_PERIOD_NS = 1_000_000_000
+THROUGHPUT_PERIOD_NS = 2_000_000_000
+
+#: First wait before a driver or card in trouble is asked again; doubled up to the longest.
+RETRY_NS = 30_000_000_000
+LONGEST_RETRY_NS = 600_000_000_000
+
+#: About 8 cards x 5 samples/s x 100 s that nobody fetched; a stuck reader must not cost memory.
+_OUTBOX = 4096
+
+
+@dataclass(slots=True)
+class _Watched:
+    device: Device
+    handle: Any
+    reader: CardReader
+    util: UtilReader
+    card: Any
+    gpu_instance: int | None
+    util_off: bool = False
+    gpm_off: bool = False
+    gpm: GpmReader | None = None
+    gpm_retry_ns: int = 0
+    throughput: tuple[float | None, float | None] = (None, None)
+    throughput_ns: int = 0
+
+    def recent_throughput(self, now_ns: int) -> tuple[float | None, float | None]:
+        """PCIe rates of the last few seconds; none if the slow thread is held up."""
+        fresh = now_ns - self.throughput_ns <= 3 * THROUGHPUT_PERIOD_NS
+        return self.throughput if fresh else (None, None)
+
+
+@dataclass(slots=True)
+class Outbox:
+    """Records waiting to be fetched; the oldest are dropped when nobody fetches."""
+
+    util: deque[UtilSample] = field(default_factory=lambda: deque(maxlen=_OUTBOX))
+    gpu: deque[GpuSample] = field(default_factory=lambda: deque(maxlen=_OUTBOX))
+    gpm: deque[GpmSample] = field(default_factory=lambda: deque(maxlen=_OUTBOX))
+
+
+class NvmlSession:
+    """NVML for the cards of one run.
+
+    Args:
+        uuids: The cards' UUIDs, or ``None``: those ``env`` shows to CUDA.
+        module: What to call in place of ``pynvml``.
+        env: Environment of the training process.
+        since_ns: Utilisation samples stamped earlier are left out.
+        offset_ns: Measures wall time minus ``CLOCK_MONOTONIC``.
+    """
+
+    def __init__(
+        self,
+        uuids: Iterable[str] | None,
+        module: Any,
+        env: Mapping[str, str],
+        since_ns: int,
+        offset_ns: Callable[[], int] = measure_offset_ns,
+    ) -> None:
+        self.out = Outbox()
+        self.missing: dict[str, str] = {}
+        self.ours: frozenset[int] = frozenset()
+        self.devices: tuple[Device, ...] = ()
+        self._api = NvmlApi(module)
+        self._env = env
+        self._since_ns = since_ns
+        self._offset_ns = offset_ns
+        self._wanted = None if uuids is None else tuple(uuids)
+        self._chosen_for: object = self  # no choice made yet
+        self._found: tuple[Found, ...] = ()
+        self._watched: tuple[_Watched, ...] = ()
+        # Kept for ever: a card that comes back must not repeat samples it has given before.
+        self._series: dict[str, UtilReader] = {}
+        self._lost: dict[str, Device] = {}
+        self._up = False
+        self._retry_ns = 0
+        self._wait_ns = RETRY_NS
+        self._wall = WallMap()
+        self._matched = False
+        self._host_pids = in_initial_pid_namespace()
+        self._gpu_due_ns = 0
+        self._throughput_due_ns = 0
+        # Held for a whole round of the slow thread, and while NVML is torn down or cards change:
+        # handles and GPM buffers must not go away under a call.
+        self._slow_lock = threading.Lock()
+
+    def set_uuids(self, uuids: Iterable[str] | None) -> None:
+        """Watch these cards from the next round on; ``None`` = what ``env`` shows."""
+        wanted = None if uuids is None else tuple(uuids)
+        if wanted != self._wanted:
+            self._wanted = wanted
+
+    def fast(self, now_ns: int) -> None:
+        """One round of utilisation, and once a second of everything else that is quick."""
+        if not self._ready(now_ns):
+            return
+        self._wall = self._wall.observed(self._offset_ns(), now_ns)
+        gpu_due = now_ns >= self._gpu_due_ns
+        if gpu_due:
+            self._gpu_due_ns = now_ns + GPU_PERIOD_NS
+        for watched in self._watched:
+            failure = self._round(watched, now_ns, gpu_due)
+            if failure is not None:
+                self._trouble(watched, failure, now_ns)
+            elif gpu_due and self._lost.pop(watched.device.uuid, None) and not self._lost:
+                self.missing.pop("nvml", None)
+                self._wait_ns = RETRY_NS
+            if not self._up:
+                return
+
+    def slow(self, now_ns: int) -> None:
+        """One round of GPM, and every two seconds of PCIe throughput, which blocks."""
+        with self._slow_lock:
+            if not self._up:
+                return
+            throughput_due = now_ns >= self._throughput_due_ns
+            if throughput_due:
+                self._throughput_due_ns = now_ns + THROUGHPUT_PERIOD_NS
+            for watched in self._watched:
+                self._read_gpm(watched, now_ns)
+                if throughput_due:
+                    self._read_throughput(watched, now_ns)
+
+    def close(self) -> None:
+        """Free what the driver holds for us."""
+        with self._slow_lock:
+            self._tear_down()
+
+    def _tear_down(self) -> None:
+        for watched in self._watched:
+            if watched.gpm is not None:
+                watched.gpm.close()
+        self._watched = ()
+        if self._up:
+            self._up = False
+            self._api.stop()
+
+    def _ready(self, now_ns: int) -> bool:
+        retry = now_ns >= self._retry_ns
+        if not self._up:
+            if not (retry and self._start(now_ns)):
+                return False
+        elif self._lost and retry:
+            self._retry_later(now_ns)
+            if not self._find(now_ns):
+                return False
+        if self._chosen_for is not self._wanted:
+            self._choose(now_ns)
+        return True
+
+    def _start(self, now_ns: int) -> bool:
+        try:
+            self._api.start()
+        except NvmlFailure as failure:
+            self._down(failure.why, now_ns)
+            return False
+        self._up = True
+        if not self._find(now_ns):
+            return False
+        self.missing.pop("nvml", None)
+        self._wait_ns = RETRY_NS
+        if not self._found:
+            self.missing["nvml"] = (
+                "The NVIDIA driver shows no card here; check nvidia-smi and the container's GPU "
+                "options."
+            )
+        return True
+
+    def _find(self, now_ns: int) -> bool:
+        try:
+            self._found = find_devices(self._api)
+        except NvmlFailure as failure:
+            self._fell_down(failure, now_ns)
+            return False
+        self._chosen_for = self
+        return True
+
+    def _round(self, watched: _Watched, now_ns: int, gpu_due: bool) -> NvmlFailure | None:
+        try:
+            self._read_util(watched, now_ns)
+            if gpu_due:
+                self._read_gpu(watched, now_ns)
+        except NvmlFailure as failure:
+            return failure
+        return None
+
+    def _choose(self, now_ns: int) -> None:
+        """Watch the wanted cards, keeping the readers of those that were watched before."""
+        wanted = self._wanted
+        known = {f.device.uuid: f for f in self._found}
+        chosen = self._visible(known) if wanted is None else _matching(wanted, known)
+        if wanted and not chosen and not self._lost:
+            self.missing["nvml"] = (
+                f"The card the script uses ({wanted[0]}) is not among those the driver shows us; "
+                "run the monitor where nvidia-smi lists it."
+            )
+        elif wanted is not None and not self._lost:
+            self.missing.pop("nvml", None)
+        with self._slow_lock:
+            kept = {w.device.uuid: w for w in self._watched if w.device.uuid in chosen}
+            for watched in self._watched:
+                if watched.device.uuid not in kept and watched.gpm is not None:
+                    watched.gpm.close()
+            self._watched = tuple(kept.get(u) or self._watch(known[u]) for u in chosen)
+        gone = [d for d in self._lost.values() if d.uuid not in chosen]
+        self.devices = (*(w.device for w in self._watched), *gone)
+        self._chosen_for = wanted
+        self._gpu_due_ns = now_ns
+
+    def _visible(self, known: Mapping[str, Found]) -> tuple[str, ...]:
+        cards = [f for f in known.values() if f.device.parent_uuid is None]
+        if not index_is_certain(self._env, [f.device.name for f in cards]):
+            self.missing["nvml"] = (
+                "The cards differ and CUDA numbers them by speed, so CUDA_VISIBLE_DEVICES does not "
+                "say which one is meant; it shows once the script uses it, or set "
+                "CUDA_DEVICE_ORDER=PCI_BUS_ID."
+            )
+            return ()
+        shown = visible_devices(self._env.get("CUDA_VISIBLE_DEVICES"), list(known))
+        # A card in MIG mode cannot be used whole: CUDA takes its first instance.
+        return tuple(known[uuid].first_instance or uuid for uuid in shown)
+
+    def _watch(self, found: Found) -> _Watched:
+        return _Watched(
+            device=found.device,
+            handle=found.handle,
+            reader=CardReader(self._api, found.device.uuid, found.handle, found.card),
+            util=self._series.setdefault(found.device.uuid, UtilReader(self._since_ns)),
+            card=found.card,
+            gpu_instance=found.gpu_instance,
+        )
+
+    def _read_util(self, watched: _Watched, now_ns: int) -> None:
+        if watched.util_off:
+            return
+        try:
+            samples = watched.util.read(self._api, watched.handle, now_ns, self._wall)
+        except NvmlFailure as failure:
+            if failure.kind in ("lost", "down"):
+                raise
+            watched.util_off = failure.kind in ("unsupported", "refused")
+            self.missing["util"] = _no_util(watched.device)
+            return
+        if samples and not any(w.util_off for w in self._watched):
+            self.missing.pop("util", None)
+        uuid = watched.device.uuid
+        self.out.util.extend(UtilSample(t_ns, uuid, value) for t_ns, value in samples)
+
+    def _read_gpu(self, watched: _Watched, now_ns: int) -> None:
+        sample = watched.reader.read(now_ns, watched.recent_throughput(now_ns))
+        listed = watched.reader.processes()
+        if watched.reader.processes_refused is not None:
+            self.missing.setdefault(
+                "gpu_processes",
+                "The driver does not tell which processes use the GPU "
+                f"({watched.reader.processes_refused}); run the monitor as root to see them.",
+            )
+        ours = self.ours
+        self._matched |= any(pid in ours for pid, _ in listed or ())
+        memory, foreign = split_processes(
+            listed, ours, matched=self._matched, host_pids=self._host_pids
+        )
+        self.out.gpu.append(replace(sample, memory_ours=memory, foreign_processes=foreign))
+
+    def _read_gpm(self, watched: _Watched, now_ns: int) -> None:
+        if watched.gpm_off or now_ns < watched.gpm_retry_ns:
+            return
+        try:
+            if watched.gpm is None:
+                uuid = watched.device.uuid
+                watched.gpm = GpmReader(self._api, watched.card, uuid, watched.gpu_instance)
+            sample = watched.gpm.read(time.monotonic_ns)
+        except NvmlFailure as failure:
+            if watched.gpm is not None:
+                watched.gpm.close()
+                watched.gpm = None
+            watched.gpm_retry_ns = now_ns + RETRY_NS
+            watched.gpm_off = failure.kind in ("unsupported", "refused")
+            if watched.gpm_off:
+                self.missing["gpm"] = _no_gpm(watched.device, failure)
+            return
+        if sample is not None:
+            self.out.gpm.append(sample)
+
+    def _read_throughput(self, watched: _Watched, now_ns: int) -> None:
+        if not watched.reader.has_throughput:
+            return
+        try:
+            watched.throughput = watched.reader.throughput()
+            watched.throughput_ns = now_ns
+        except NvmlFailure:  # lost or down: the fast thread meets it too and says so
+            watched.throughput = (None, None)
+
+    def _trouble(self, watched: _Watched, failure: NvmlFailure, now_ns: int) -> None:
+        if failure.kind == "down":
+            self._fell_down(failure, now_ns)
+            return
+        self.missing["nvml"] = (
+            f"The driver lost {_called(watched.device)} ({failure.why}); look for Xid in dmesg."
+        )
+        with self._slow_lock:
+            self._watched = tuple(w for w in self._watched if w is not watched)
+        self._lost[watched.device.uuid] = watched.device
+        self._retry_later(now_ns)
+
+    def _fell_down(self, failure: NvmlFailure, now_ns: int) -> None:
+        with self._slow_lock:
+            self._tear_down()
+        self._down(
+            f"The NVIDIA driver stopped answering ({failure.why}); check nvidia-smi.", now_ns
+        )
+
+    def _down(self, why: str, now_ns: int) -> None:
+        self.missing["nvml"] = why
+        self._retry_later(now_ns)
+
+    def _retry_later(self, now_ns: int) -> None:
+        self._retry_ns = now_ns + self._wait_ns
+        self._wait_ns = min(LONGEST_RETRY_NS, 2 * self._wait_ns)
+
+
+def _matching(wanted: Iterable[str], known: Mapping[str, Found]) -> tuple[str, ...]:
+    matches = (match_uuid(uuid, tuple(known)) for uuid in wanted)
+    return tuple(dict.fromkeys(uuid for uuid in matches if uuid is not None))
+
+
+def _called(device: Device) -> str:
+    return f"GPU {device.index} ({device.name or device.uuid})"
+
+
+def _no_util(device: Device) -> str:
+    if device.is_mig:
+        return (
+            "The driver measures no utilisation of a MIG instance; "
+            "only a whole card shows the curve."
+        )
+    return f"{_called(device)} does not tell its utilisation; check it with nvidia-smi."
+
+
+def _no_gpm(device: Device, failure: NvmlFailure) -> str:
+    if failure.kind == "refused":
+        return "The driver refuses us the GPM counters; run the monitor as root to see SM activity."
+    return f"{_called(device)} has no GPM counters; SM activity needs a Hopper card or newer."
