@@ -31,6 +31,7 @@ def main(run_dir: str, spec: int, status: int, go: int) -> int:
     for name in IGNORED:
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     executable, *argv = _read_all(spec).split(b"\0")
+    os.close(spec)
     directory = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     record = _reserve(directory)
     child = os.fork()

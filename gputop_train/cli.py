@@ -1,0 +1,206 @@
+"""The command line. Imports lazily: nothing heavy for ``--version``, no Textual without a screen.
+
+Everything after the script's name belongs to the script, so the command line is cut there before
+click sees any of it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gputop_train import __version__
+
+if TYPE_CHECKING:
+    from gputop_train.launch.options import Options, Target
+
+_EPILOG = """
+\b
+Everything after SCRIPT (or MODULE, or --) belongs to the script, byte for byte.
+\b
+Other commands (gputop-train COMMAND --help says more):
+{commands}
+\b
+A script that is called like a command is reached as ./NAME.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run ``gputop-train`` and exit; the entry point of the console script."""
+    _open_standard_streams()
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = _dispatch(given)
+    except click.exceptions.Exit as left:
+        code = left.exit_code
+    except click.Abort:
+        code = 130
+    except click.UsageError as problem:
+        code = _complain(f"{problem.format_message()} See: {_help_command(problem)}", 2)
+    except click.ClickException as problem:
+        code = _complain(problem.format_message(), problem.exit_code)
+    except KeyboardInterrupt:
+        code = 130
+    except BrokenPipeError:
+        # Whoever read us has seen enough; the interpreter must not complain about it at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = 0
+    except Exception as failure:
+        # A person can do more with one line than with our stack; GPUTOP_DEBUG shows that too.
+        if os.environ.get("GPUTOP_DEBUG"):
+            raise
+        code = _complain(
+            f"Something here failed: {type(failure).__name__}: {failure}. "
+            "Run again with GPUTOP_DEBUG=1 for the details, and please report them.",
+            125,
+        )
+    sys.exit(code)
+
+
+def _dispatch(given: list[str]) -> int:
+    if sys.platform != "linux":
+        return _complain("gputop-train runs on Linux only. Run it on the machine that trains.", 1)
+    if given and given[0] in commands():
+        result = commands()[given[0]].main(
+            given[1:], prog_name=f"gputop-train {given[0]}", standalone_mode=False
+        )
+        return int(result or 0)
+    return _launch(given)
+
+
+def _launch(given: list[str]) -> int:
+    from gputop_train.launch.options import UsageProblem, split_command_line
+
+    valued = {
+        name
+        for option in launch_command.params
+        if isinstance(option, click.Option) and not option.is_flag and not option.is_eager
+        for name in option.opts
+    }
+    try:
+        own, target = split_command_line(given, valued)
+        result = launch_command.main(
+            own or ([] if target else ["--help"]),
+            prog_name="gputop-train",
+            standalone_mode=False,
+            obj=target,
+        )
+    except UsageProblem as problem:
+        return _complain(str(problem), 2)
+    return int(result or 0)
+
+
+@click.command(
+    epilog=_EPILOG,
+    options_metavar="[OPTIONS] SCRIPT [ARGS]... | -m MODULE [ARGS]... | -- COMMAND [ARGS]...",
+)
+@click.option("--no-tui", is_flag=True, help="Plain lines instead of the screen.")
+@click.option("--json", "json_path", metavar="FILE", help="Write the report; - is stdout.")
+@click.option(
+    "--steps", type=click.IntRange(min=1), metavar="N", help="Stop after N optimizer steps."
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Override a setting, such as num_workers=4 or num_workers@train.py:41=4.",
+)
+@click.option("--run-root", metavar="DIR", help="Where runs are kept.")
+@click.option("--name", metavar="NAME", help="A name for the run; named runs are never pruned.")
+@click.option("--python", metavar="PATH", help="The interpreter that runs the script.")
+@click.option(
+    "--overhead-budget",
+    type=click.FloatRange(min=0, min_open=True, max=100),
+    default=1.0,
+    show_default=True,
+    metavar="PCT",
+    help="What watching may cost, in percent of a step.",
+)
+@click.option("--ascii", "ascii_only", is_flag=True, help="Draw with ASCII characters only.")
+@click.option("--no-env", is_flag=True, help="Do not set PYTHONUNBUFFERED and FORCE_COLOR.")
+@click.option("--no-burst", is_flag=True, help="No automatic trace bursts.")
+@click.version_option(__version__, prog_name="gputop-train")
+@click.pass_context
+def launch_command(ctx: click.Context, /, **given: Any) -> int:
+    """Launch a PyTorch training script and say why it leaves the GPU idle."""
+    from gputop_train.launch.options import Options, parse_setting
+
+    target: Target | None = ctx.obj
+    if target is None:
+        raise click.UsageError("There is nothing to run: name a script, -m MODULE or -- COMMAND.")
+    settings = tuple(parse_setting(text) for text in given["settings"])
+    options = Options(
+        target=target,
+        tui=wants_screen(no_tui=given["no_tui"], json_path=given["json_path"]),
+        json_path=given["json_path"],
+        steps=given["steps"],
+        settings=settings,
+        run_root=given["run_root"],
+        name=given["name"],
+        python=given["python"],
+        overhead_budget_pct=given["overhead_budget"],
+        ascii=given["ascii_only"],
+        env_lines=not given["no_env"],
+        burst=not given["no_burst"],
+    )
+    return run_front(options)
+
+
+def run_front(options: Options) -> int:
+    """Launch with ``options``, and turn what can go wrong before the start into one line."""
+    from gputop_train.launch import front
+    from gputop_train.launch.interpreter import CommandProblem
+    from gputop_train.launch.spawn import LaunchError
+
+    try:
+        return front.run(options, dict(os.environ))
+    except (CommandProblem, LaunchError) as problem:
+        return _complain(str(problem), problem.code)
+
+
+def wants_screen(*, no_tui: bool, json_path: str | None) -> bool:
+    """Return whether to show the screen; says why not where one would expect it."""
+    if no_tui or json_path == "-" or not sys.stdout.isatty():
+        return False
+    try:
+        from gputop_train.tui.terminal import can_run
+    except ImportError as failure:
+        reason: str | None = str(failure)
+    else:
+        reason = can_run()
+    if reason is not None:
+        click.echo(f"gputop-train: no screen here ({reason}); plain lines instead.", err=True)
+    return reason is None
+
+
+def commands() -> dict[str, click.Command]:
+    """Return the subcommands by name."""
+    from gputop_train import commands as module
+
+    return module.COMMANDS
+
+
+def _complain(message: str, code: int) -> int:
+    click.echo(f"gputop-train: {message}", err=True)
+    return code
+
+
+def _help_command(problem: click.UsageError) -> str:
+    path = problem.ctx.command_path if problem.ctx is not None else "gputop-train"
+    return f"{path} --help"
+
+
+def _open_standard_streams() -> None:
+    """See to it that 0, 1 and 2 are open, or the next files opened would be taken for them."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""After the script's end: wait for the report, print the summary, hand over the JSON."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import stat
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from gputop_train import paths
+from gputop_train.launch import runfile
+from gputop_train.launch.streams import Voice, write_all
+
+#: Seconds the supervisor gets for draining, the last diagnosis and the report.
+REPORT_WAIT_S = 10.0
+_TAIL_BYTES = 4096
+
+
+class Interrupted(Exception):
+    """The person does not want to wait any longer."""
+
+
+def await_report(
+    run_dir: Path,
+    *,
+    supervisor_gone: Callable[[], bool],
+    pause: Callable[[float], None],
+    voice: Voice,
+) -> dict[str, Any] | None:
+    """Return the report of a run that has ended; build it here if the supervisor cannot.
+
+    Args:
+        run_dir: The run.
+        supervisor_gone: Whether nobody is left who would write it.
+        pause: Wait a moment, handling signals meanwhile; may raise ``Interrupted``.
+        voice: Where trouble is told.
+    """
+    report_json = paths.RunPaths(run_dir).report_json
+    deadline = time.monotonic() + REPORT_WAIT_S
+    while True:
+        gone = supervisor_gone()
+        report = runfile.read_json(report_json)
+        if report is not None:
+            return report
+        if gone:
+            break
+        if time.monotonic() >= deadline:
+            voice.say(
+                f"The report is not ready after {REPORT_WAIT_S:.0f} s. "
+                f"Look again with: gputop-train report {run_dir.name}"
+            )
+            return None
+        pause(0.1)
+    voice.say("The supervisor of this run is gone; its report is built from what it recorded.")
+    return _build_report(run_dir, voice)
+
+
+def _build_report(run_dir: Path, voice: Voice) -> dict[str, Any] | None:
+    try:
+        supervisor = importlib.import_module("gputop_train.launch.supervisor")
+        supervisor.finalize(run_dir)
+    except Exception as failure:
+        voice.say(
+            f"There is no report of this run: {failure}. "
+            f"What was recorded is kept in {run_dir}; its output is in output.log."
+        )
+        return None
+    return runfile.read_json(paths.RunPaths(run_dir).report_json)
+
+
+def print_summary(run_dir: Path, report: Mapping[str, Any], voice: Voice) -> None:
+    """Print the exit summary on stderr. Never raises."""
+    width = shutil.get_terminal_size((100, 24)).columns
+    try:
+        text = importlib.import_module("gputop_train.report.text")
+        voice.lines(list(text.summary(report, width)))
+    except Exception as failure:
+        voice.say(
+            f"The summary cannot be shown ({failure}). The report itself is in "
+            f"{paths.RunPaths(run_dir).report_json}."
+        )
+
+
+def deliver_json(run_dir: Path, target: str, voice: Voice) -> None:
+    """Copy the report to where ``--json`` said; ``-`` is stdout."""
+    try:
+        content = paths.RunPaths(run_dir).report_json.read_bytes()
+    except OSError:
+        content = b""
+    if not content:
+        voice.say(
+            f"There is no report to write to {target}. "
+            f"Ask for it later with: gputop-train report {run_dir.name} --json {target}"
+        )
+        return
+    if target == "-":
+        write_all(1, content)
+        return
+    try:
+        write_file(Path(target), content)
+    except OSError as failure:
+        voice.say(
+            f"The report could not be written to {target}: {failure.strerror or failure}. "
+            f"It is in {paths.RunPaths(run_dir).report_json}."
+        )
+
+
+def write_file(target: Path, content: bytes) -> None:
+    """Write a file a person named, so that a reader sees the old one or the whole new one.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    try:
+        regular = stat.S_ISREG(target.stat().st_mode)
+    except FileNotFoundError:
+        regular = True
+    if not regular or target.is_symlink():
+        target.write_bytes(content)  # a device, a pipe, or a link the person set up
+        return
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        temporary.write_bytes(content)
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def hint_at_failure(run_dir: Path, run: Mapping[str, Any], voice: Voice) -> None:
+    """Say what to do where a script died of something that is about how it was launched."""
+    tail = _tail(paths.RunPaths(run_dir).output_log)
+    python = run.get("python") or "the command's own Python"
+    if b"No module named 'torch'" in tail or b"No module named torch" in tail:
+        voice.say(
+            f"The script ran with {python}, which has no torch. "
+            "Activate the environment that has it, or name its interpreter with --python PATH."
+        )
+    options = run.get("options")
+    in_screen = isinstance(options, Mapping) and options.get("tui")
+    if in_screen and (b"EOFError" in tail or b"BdbQuit" in tail):
+        voice.say("Your script reads the keyboard, which the screen keeps. Run it with --no-tui.")
+
+
+def _tail(log: Path) -> bytes:
+    try:
+        fd = os.open(log, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    with os.fdopen(fd, "rb") as stream:
+        stream.seek(max(0, os.fstat(fd).st_size - _TAIL_BYTES))
+        # The last lines only: a script may print the word and go on for hours.
+        return b"\n".join(stream.read().splitlines()[-3:])
