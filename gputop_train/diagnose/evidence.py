@@ -1,0 +1,309 @@
+"""Cut one window out of a run's store: the only place where diagnosis touches a reader."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gputop_train.diagnose.stats import median, quantile
+from gputop_train.diagnose.window import Depth, Totals, Window
+from gputop_train.model import Interval, Step, UtilSample
+from gputop_train.store.reader import RunReader
+from gputop_train.store.rollup import StepRollup
+
+#: The live window: at least this long and at least this many steps.
+LIVE_NS, LIVE_STEPS = 60_000_000_000, 50
+#: Warm-up (catalogue 29, proposed there): at least 10 steps, until the median of 10 steps changes
+#: by less than 10% against the 10 before ...
+BLOCK, SETTLED = 10, 0.10
+#: ... but never more than a third of what was seen, and 20 steps are left where there are 21.
+MAX_PART, KEEP = 3, 20
+#: The probe writes its state twice a second; this long without it, while the trainer runs, is a
+#: probe that died (a C call that holds the GIL can delay it by seconds).
+STALE_NS = 20_000_000_000
+#: Words lost beyond this part of a step's usual 20 words make the phases unreliable.
+LOST_PART, WORDS_PER_STEP = 0.01, 20
+#: Notes of the supervisor that say why no step was seen.
+ABSENCE_NOTES = ("no-probe", "ring-refused")
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """The steady part: its kept steps, its thinned steps, and what was left out before it."""
+
+    steps: tuple[Step, ...]
+    older: tuple[StepRollup, ...]
+    excluded: int
+    why: str
+
+
+def build(
+    reader: RunReader, *, t0_ns: int | None = None, t1_ns: int | None = None, final: bool
+) -> Window:
+    """Everything the rules look at.
+
+    Args:
+        reader: The run's store.
+        t0_ns: Begin; ``None`` = the whole run when ``final``, else the last 60 s or 50 steps.
+        t1_ns: End; ``None`` = the newest data.
+        final: Judge the steady part of the whole run rather than its last window.
+
+    Raises:
+        StoreError: If the store cannot be read.
+    """
+    states = reader.probe_states()
+    rank = min(reader.ranks(), default=min(states, default=0))
+    rollups = [r for r in reader.step_rollups(None, t1_ns) if r.rank == rank]
+    seen = sum(r.n for r in rollups)
+    first = rollups[0].first_idx if rollups else 0
+    steps = _steps(reader, rank, t0_ns, t1_ns, final)
+    if final and t0_ns is not None:
+        rollups = [r for r in rollups if r.t0_ns >= t0_ns]
+    older = _older(rollups, steps) if final else []
+    cut = _cut(steps, older, starts_run=bool(steps) and (final or steps[0].index <= first))
+    begin, end = _bounds(cut, t0_ns, t1_ns, reader)
+    whole = _sum(steps, older) if final else _sum(cut.steps, cut.older)
+    probe = states.get(rank, {})
+    uuid = _uuid(probe, reader, begin, end)
+    util = [s for s in reader.util(begin, end) if s.uuid == uuid]
+    walls = [s.wall_ns / 1e6 for s in cut.steps]
+    intervals = [i for i in reader.intervals(begin, end) if i.rank == rank]
+    return Window(
+        final=final,
+        rank=rank,
+        t0_ns=begin,
+        t1_ns=end,
+        steps=cut.steps,
+        totals=_sum(cut.steps, cut.older),
+        whole=whole,
+        steps_seen=max(seen, len(steps)),
+        warmup_excluded=cut.excluded,
+        warmup_why=cut.why,
+        median_ms=median(walls),
+        p95_ms=quantile(walls, 0.95),
+        intervals=tuple(_inside(intervals, begin, end)),
+        sites=tuple(s for s in reader.sites_between(begin, end) if s.rank == rank),
+        loaders=tuple(reader.loaders()),
+        depths=_depths(reader, rank, begin, end),
+        util=tuple(util),
+        util_mean=_util_mean(reader, uuid, util, begin, end),
+        gpu=tuple(g for g in reader.gpu(begin, end) if g.uuid == uuid),
+        gpm=tuple(g for g in reader.gpm(begin, end) if g.uuid == uuid),
+        host=tuple(reader.host(begin, end)) or tuple(reader.host(None, end)[-1:]),
+        procs=tuple(p for p in reader.procs(begin, end) if p.rank in (rank, None)),
+        memory=tuple(reader.memory(_steady_start(rollups, cut), end, rank)),
+        probe=probe,
+        probe_states=states,
+        gpu_uuid=uuid,
+        missing=_missing(reader, probe, seen, end),
+        exit_code=reader.meta("exit_code"),
+        run=_mapping(reader.meta("run")),
+    )
+
+
+def _steps(
+    reader: RunReader, rank: int, t0_ns: int | None, t1_ns: int | None, final: bool
+) -> list[Step]:
+    if final or t0_ns is not None:
+        return reader.steps(t0_ns, t1_ns, rank)
+    if t1_ns is None:
+        tail = reader.steps_tail(LIVE_STEPS, rank)
+    else:
+        tail = reader.steps(t1_ns - LIVE_NS, t1_ns, rank)
+        if len(tail) < LIVE_STEPS:
+            tail = reader.steps(None, t1_ns, rank)[-LIVE_STEPS:]
+    if not tail:
+        return []
+    recent = reader.steps(tail[-1].t1_ns - LIVE_NS, tail[-1].t1_ns, rank)
+    return recent if len(recent) > len(tail) else tail
+
+
+def _older(rollups: Sequence[StepRollup], steps: Sequence[Step]) -> list[StepRollup]:
+    """Rollups of steps that are no longer kept one by one."""
+    if not steps:
+        return list(rollups)
+    return [r for r in rollups if r.t1_ns <= steps[0].t0_ns]
+
+
+def warm_up(walls: Sequence[float]) -> tuple[int, str]:
+    """How many first steps are warm-up, and why that many.
+
+    Args:
+        walls: Step times from the first step on, any unit.
+    """
+    n = len(walls)
+    if n <= 1:
+        return n, "the first step"
+    most = n // MAX_PART
+    if n - most < KEEP:
+        most = max(1, min(most, n - KEEP))
+    if most < BLOCK:
+        return most, "short run: as much as leaves enough to judge"
+    blocks = [median(walls[i : i + BLOCK]) or 0.0 for i in range(0, n - BLOCK + 1, BLOCK)]
+    for k in range(1, len(blocks)):
+        if BLOCK * k >= most:
+            break
+        if blocks[k] > 0 and abs(blocks[k] - blocks[k - 1]) < SETTLED * blocks[k]:
+            return BLOCK * k, "until the median of 10 steps changed by less than 10%"
+    return most, "a third of the steps: step times had not settled before"
+
+
+def _cut(steps: Sequence[Step], older: Sequence[StepRollup], *, starts_run: bool) -> _Cut:
+    if not starts_run:
+        return _Cut(tuple(steps), tuple(older), 0, "began before this window")
+    if not older:
+        excluded, why = warm_up([s.wall_ns for s in steps])
+        return _Cut(tuple(steps[excluded:]), (), excluded, why)
+    # Thinned: whole seconds are left out, weighed by the steps they hold.
+    total = sum(r.n for r in older) + len(steps)
+    excluded, previous = 0, None
+    for at, rollup in enumerate(older):
+        settled = previous is not None and abs(rollup.median_ns - previous) < SETTLED * previous
+        if excluded >= BLOCK and (settled or (excluded + rollup.n) * MAX_PART > total):
+            why = "until the median of a second changed by less than 10%"
+            return _Cut(tuple(steps), tuple(older[at:]), excluded, why)
+        excluded, previous = excluded + rollup.n, rollup.median_ns
+    return _Cut(tuple(steps), (), excluded, "everything older than the newest minutes")
+
+
+def _sum(steps: Sequence[Step], older: Sequence[StepRollup]) -> Totals:
+    labels: dict[str, int] = {}
+    exposed: dict[str, tuple[int, int]] = {}
+    dry, dry_n = 0.0, 0
+    parts: list[Step | StepRollup] = [*older, *steps]
+    for part in parts:
+        for label, ns in part.labels.items():
+            labels[label] = labels.get(label, 0) + ns
+    for rollup in older:
+        for label, (ns, wall) in (rollup.exposed or {}).items():
+            have = exposed.get(label, (0, 0))
+            exposed[label] = (have[0] + ns, have[1] + wall)
+        if rollup.dry is not None:
+            dry, dry_n = dry + rollup.dry * rollup.dry_n, dry_n + rollup.dry_n
+    for step in steps:
+        for label, ns in (step.exposed or {}).items():
+            have = exposed.get(label, (0, 0))
+            exposed[label] = (have[0] + ns, have[1] + step.wall_ns)
+        if step.dry is not None:
+            dry, dry_n = dry + step.dry, dry_n + 1
+    samples = [p.samples for p in parts]
+    return Totals(
+        steps=len(steps) + sum(r.n for r in older),
+        wall_ns=sum(s.wall_ns for s in steps) + sum(r.wall_ns for r in older),
+        labels=labels,
+        measured_ns=sum(p.measured_ns for p in parts),
+        samples=sum(s for s in samples if s is not None) if None not in samples else None,
+        syncs=sum(p.syncs for p in parts),
+        exposed=exposed,
+        dry=dry / dry_n if dry_n else None,
+    )
+
+
+def _bounds(cut: _Cut, t0_ns: int | None, t1_ns: int | None, reader: RunReader) -> tuple[int, int]:
+    parts: list[Step | StepRollup] = [*cut.older, *cut.steps]
+    if parts:
+        return parts[0].t0_ns, parts[-1].t1_ns
+    span = reader.span() or (0, 0)
+    return t0_ns if t0_ns is not None else span[0], t1_ns if t1_ns is not None else span[1]
+
+
+def _steady_start(rollups: Sequence[StepRollup], cut: _Cut) -> int | None:
+    """Where the run's own steady part begins: a leak is judged over all of it, also live."""
+    if cut.excluded and cut.steps:
+        return (cut.older[0] if cut.older else cut.steps[0]).t0_ns
+    past = 0
+    for rollup in rollups:
+        if past >= BLOCK:
+            return rollup.t0_ns
+        past += rollup.n
+    return cut.steps[0].t0_ns if cut.steps else None
+
+
+def _inside(intervals: Sequence[Interval], begin: int, end: int) -> list[Interval]:
+    return [i for i in intervals if i.t0_ns >= begin and i.t1_ns <= end]
+
+
+def _depths(reader: RunReader, rank: int, begin: int, end: int) -> tuple[Depth, ...]:
+    return tuple(
+        Depth(d.loader_id, d.t_ns, d.ready)
+        for d in reader.loader_depths(begin, end)
+        if d.rank == rank and d.ready is not None
+    )
+
+
+def _bare(uuid: str) -> str:
+    return uuid.removeprefix("GPU-").lower()
+
+
+def _uuid(probe: Mapping[str, Any], reader: RunReader, begin: int, end: int) -> str | None:
+    """The device this rank trains on, as NVML names it; the only one seen where torch is silent."""
+    known = sorted(
+        {g.uuid for g in reader.gpu(begin, end)} | {u.uuid for u in reader.util(begin, end)}
+    )
+    wanted = _mapping(probe.get("cuda")).get("uuid")
+    if isinstance(wanted, str) and wanted:
+        return next((u for u in known if _bare(u) == _bare(wanted)), None)
+    return known[0] if len(known) == 1 else None
+
+
+def _util_mean(
+    reader: RunReader, uuid: str | None, util: Sequence[UtilSample], begin: int, end: int
+) -> float | None:
+    if uuid is None:
+        return None
+    rows = [r for r in reader.util_rollups(begin, end) if r.uuid == uuid]
+    count = sum(r.n for r in rows)
+    if count > len(util):  # older samples live on as means only
+        return sum(r.mean * r.n for r in rows) / count
+    return sum(s.util for s in util) / len(util) if util else None
+
+
+def _missing(reader: RunReader, probe: Mapping[str, Any], steps: int, end: int) -> dict[str, str]:
+    """Signal -> why it is not there, in words."""
+    told = {str(k): str(v) for k, v in _mapping(reader.meta("missing")).items()}
+    missing = dict(told)
+    for key in ("util", "nvml"):
+        if key in told:
+            missing.setdefault("gpu_util", told[key].rstrip("."))
+    trouble = _probe_trouble(reader, probe, steps, end)
+    if trouble is not None:
+        missing["probe"] = trouble
+    events = _mapping(probe.get("gpu_events"))
+    if events.get("off_reason"):
+        missing["gpu_events"] = f"GPU events are off: {events['off_reason']}"
+    elif not events.get("steps"):
+        missing["gpu_events"] = "no GPU events were recorded"
+    return missing
+
+
+def _probe_trouble(reader: RunReader, probe: Mapping[str, Any], steps: int, end: int) -> str | None:
+    if not steps:
+        for note in reader.notes():
+            if note.kind in ABSENCE_NOTES:
+                return _sentence(note.body, "the probe did not report")
+        return None
+    ring = _mapping(probe.get("ring"))
+    if ring.get("failed"):
+        return "the probe gave up inside the script, so later steps were not measured"
+    lost = sum(v for v in (ring.get("lost"), ring.get("probe_lost")) if isinstance(v, int))
+    if lost > LOST_PART * WORDS_PER_STEP * steps:
+        return f"{lost:,} records of the probe were lost"
+    seen = probe.get("t_ns")
+    trainers = [
+        p.t_ns
+        for p in reader.procs(end, None)
+        if p.role == "trainer" and p.pid == ring.get("pid", p.pid)
+    ]
+    if isinstance(seen, int) and trainers and max(trainers) - max(seen, end) > STALE_NS:
+        return f"the probe has been silent for {(max(trainers) - seen) / 1e9:.0f} s"
+    return None
+
+
+def _sentence(body: Mapping[str, Any], otherwise: str) -> str:
+    text = body.get("text")
+    return text.rstrip(".") if isinstance(text, str) and text else otherwise
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

@@ -1,0 +1,126 @@
+"""What every rule shares: its record, the severity bands, and lines of the user's code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Literal
+
+from gputop_train.diagnose.window import Window
+from gputop_train.model import Abstention, Evidence, Finding, Gain, Interval, Site, Where
+
+Severity = Literal["info", "warn", "critical"]
+Confidence = Literal["low", "medium", "high"]
+
+#: Bands of lost wall share: TraceML 5/10/20, TensorFlow's profiler 5/20 (catalogue, section 3).
+INFO, WARN, CRITICAL = 0.05, 0.10, 0.20
+#: Critical needs this many measured steps (proposed here; TraceML 2/20, SageMaker 1000).
+CRITICAL_STEPS = 50
+#: Part of a cost that a named cause or the listed lines must cover (TraceML, issue 238).
+COVERAGE = 0.80
+
+
+@dataclass(frozen=True, slots=True)
+class RuledOut:
+    """A diagnosis that was judged and does not hold, with the reason."""
+
+    id: str
+    why: str
+
+
+Judgement = Finding | Abstention | RuledOut
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One diagnosis.
+
+    Attributes:
+        gate: Place in the engine's order; memory rules run in parallel (gate 100).
+        probe: Name of the causal test a person or a trial can run to confirm it.
+    """
+
+    id: str
+    gate: int
+    judge: Callable[[Window], Judgement]
+    probe: str = ""
+
+
+def severity(
+    lost: float, steps: int, *, warn: float = WARN, critical: float = CRITICAL
+) -> Severity:
+    """Severity of a lost wall share; critical only once enough steps were measured."""
+    if lost >= critical and steps >= CRITICAL_STEPS:
+        return "critical"
+    return "warn" if lost >= warn else "info"
+
+
+def percent(value: float) -> str:
+    """A share as a person reads it: ``64%``, ``3.4%``, ``0.4%``."""
+    scaled = value * 100
+    return f"{scaled:.0f}%" if abs(scaled) >= 9.95 else f"{scaled:.1f}%"
+
+
+def ms(value: float) -> str:
+    """Milliseconds with three meaningful digits, seconds from one second on."""
+    if value >= 1000:
+        return f"{value / 1000:.2f} s" if value < 10_000 else f"{value / 1000:.1f} s"
+    return f"{value:.0f} ms" if value >= 100 else f"{value:.3g} ms"
+
+
+def where(site: Site) -> Where:
+    """A site as a place to look at."""
+    return Where(site.file, site.line, site.call or site.func)
+
+
+def name(place: Where) -> str:
+    """``train.py:41``."""
+    return f"{PurePath(place.file).name}:{place.line}"
+
+
+def top_sites(sites: Iterable[Site], *, limit: int = 3, by_count: bool = False) -> list[Site]:
+    """The fewest sites that cover 80% of the time (or of the samples), largest first."""
+    ranked = sorted(
+        (s for s in sites if (s.count if by_count else s.total_ns) > 0),
+        key=lambda s: (-(s.count if by_count else s.total_ns), s.file, s.line),
+    )
+    total = sum(s.count if by_count else s.total_ns for s in ranked)
+    chosen: list[Site] = []
+    covered = 0
+    for site in ranked[:limit]:
+        if covered >= COVERAGE * total:
+            break
+        chosen.append(site)
+        covered += site.count if by_count else site.total_ns
+    return chosen
+
+
+def hook_missing(window: Window, *hooks: str) -> str | None:
+    """Why one of these probe hooks gave no data, or ``None`` when all are in place."""
+    for hook in hooks:
+        if window.hook(hook) is not True:
+            reason = window.missing.get(f"hook:{hook}")
+            return reason or f"the probe could not place its {hook} hook"
+    return None
+
+
+def ceiling(lost: float) -> float | None:
+    """``T / (T - E)`` for a lost share ``E / T``; ``None`` where everything is lost."""
+    return 1.0 / (1.0 - lost) if 0 <= lost < 0.995 else None
+
+
+def gain(lost: float, basis: str, *, at_least: bool = False) -> Gain:
+    """A gain with a ceiling only: no rate model says how much of it a mend reaches."""
+    return Gain(ceiling(lost), None, basis, at_least)
+
+
+def occurrences(window: Window, label: str) -> list[Interval]:
+    """Interruptions of one kind inside the window, in order of time."""
+    found = [i for i in window.intervals if i.label == label and i.rank == window.rank]
+    return sorted(found, key=lambda i: i.t0_ns)
+
+
+def number(what: str, value: float | None, unit: str = "", digits: int = 3) -> Evidence:
+    """Evidence rounded to meaningful digits (a report is not a log of floats)."""
+    return Evidence(what, None if value is None else float(f"{value:.{digits}g}"), unit)

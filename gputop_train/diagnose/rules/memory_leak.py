@@ -1,0 +1,213 @@
+"""``memory-leak``: memory held after a step keeps growing, step after step.
+
+Looks for: the *low-water marks* of allocated memory at step ends (or of the trainer's RssAnon on a
+CPU-only run; never RSS, which counts file pages): Theil-Sen slope > 0 and Mann-Kendall p < 0.01
+over window minima of >= 200 steady steps, and growth >= 1% of the device (catalogue 31), or
+>= 64 MB and >= 20% of the start (proposed here). Growth must go on in each of the last three
+quarters: allocator warm-up, a lazily built optimizer state and caches that fill all flatten.
+Differential: reserved grows while allocated is flat (not a leak); longer sequences; page cache.
+Fix: ``.item()`` or ``.detach()`` on what is stored; clear lists and hooks. Probe: drop the suspect.
+Gain: none in time; it ends in an out-of-memory error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gputop_train.diagnose.rules.base import Judgement, Rule, RuledOut, number, severity
+from gputop_train.diagnose.stats import mann_kendall, theil_sen
+from gputop_train.diagnose.window import Window
+from gputop_train.model import Abstention, Advice, Evidence, Finding, MemorySample
+
+ID = "memory-leak"
+MIN_STEPS = 200
+MAX_P = 0.01
+DEVICE_PART = 0.01
+MIN_BYTES, MIN_PART = 64_000_000, 0.20
+#: Window minima per quarter of the steady part, and how fast each late quarter must still grow.
+PER_QUARTER, STILL_GROWING = 6, 0.3
+SOON_S, TODAY_S = 3600.0, 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Trend of the low-water marks; bytes and steps."""
+
+    per_step: float
+    total: float
+    start: float
+    p_value: float
+    quarters: tuple[float, ...]
+    basis: str
+
+
+def growth(window: Window) -> Growth | None:
+    """The trend of this window's low-water marks, or ``None`` with too few samples."""
+    marks = low_water_marks(_points(window), 4 * PER_QUARTER)
+    if len(marks) < 4 * PER_QUARTER:
+        return None
+    steps, values = [m[0] for m in marks], [m[1] for m in marks]
+    slope = theil_sen(steps, values)
+    if slope is None:
+        return None
+    quarters = []
+    for q in range(4):
+        part = slice(q * PER_QUARTER, (q + 1) * PER_QUARTER)
+        quarters.append(theil_sen(steps[part], values[part]) or 0.0)
+    return Growth(
+        per_step=slope,
+        total=slope * (steps[-1] - steps[0]),
+        start=float(values[0]),
+        p_value=mann_kendall(values),
+        quarters=tuple(quarters),
+        basis=window.memory[-1].basis,
+    )
+
+
+def low_water_marks(
+    points: Sequence[tuple[float, float]], windows: int
+) -> list[tuple[float, float]]:
+    """The lowest value of each of ``windows`` equal stretches of steps, with its step."""
+    if len(points) < windows:
+        return []
+    first, last = points[0][0], points[-1][0]
+    width = (last - first) / windows
+    if width <= 0:
+        return []
+    lowest: dict[int, tuple[float, float]] = {}
+    for step, value in points:
+        at = min(windows - 1, int((step - first) / width))
+        if at not in lowest or value < lowest[at][1]:
+            lowest[at] = (step, value)
+    return [lowest[at] for at in sorted(lowest)]
+
+
+def _points(window: Window) -> list[tuple[float, float]]:
+    """(step, allocated) of the steady part; steps from the clock where a sample carries none."""
+    totals = window.totals
+    rate = totals.steps / totals.wall_ns if totals.wall_ns else 0.0
+    basis = window.memory[-1].basis if window.memory else ""
+    same = [m for m in window.memory if m.rank == window.rank and m.basis == basis]
+    start = min((m.t_ns for m in same), default=0)
+    return sorted((_step(m, start, rate), float(m.allocated)) for m in same)
+
+
+def _step(sample: MemorySample, t0_ns: int, rate: float) -> float:
+    # One clock for all: a sample's own step number restarts with a launcher's attempt.
+    return (sample.t_ns - t0_ns) * rate
+
+
+def judge(window: Window) -> Judgement:
+    """Judge one window."""
+    if not window.memory:
+        return Abstention(ID, window.missing.get("memory", "memory samples"))
+    if window.steps_seen - window.warmup_excluded < MIN_STEPS:
+        return RuledOut(ID, f"not judged before {MIN_STEPS} steady steps")
+    trend = growth(window)
+    if trend is None:
+        return RuledOut(ID, "too few memory samples for a trend")
+    if trend.per_step <= 0 or trend.p_value >= MAX_P:
+        return RuledOut(ID, "the low-water marks show no rising trend")
+    capacity = _capacity(window)
+    large = trend.total >= MIN_BYTES and trend.total >= MIN_PART * trend.start
+    if not large and not (capacity and trend.total >= DEVICE_PART * capacity):
+        return RuledOut(ID, f"it grew by {trend.total / 1e6:.1f} MB, too little to matter")
+    if min(trend.quarters[1:]) < STILL_GROWING * trend.per_step:
+        return RuledOut(ID, "memory grew and then levelled off")
+    return _finding(window, trend, capacity)
+
+
+def _capacity(window: Window) -> float | None:
+    """Bytes there are: of the device, or of the machine within the cgroup's limit."""
+    if window.memory[-1].basis == "cuda-allocator":
+        totals = [g.memory_total for g in window.gpu if g.memory_total]
+        cuda = window.probe.get("cuda") or {}
+        total = totals[-1] if totals else cuda.get("total")
+        return float(total) if total else None
+    for sample in reversed(window.host):
+        limits = [v for v in (sample.mem_limit, sample.mem_total) if v]
+        if limits:
+            return float(min(limits))
+    return None
+
+
+def _eta_s(window: Window, trend: Growth, capacity: float | None) -> float | None:
+    per_s = trend.per_step * window.totals.steps / (window.totals.wall_ns / 1e9)
+    if capacity is None or per_s <= 0:
+        return None
+    used = float(window.memory[-1].allocated)
+    if trend.basis != "cuda-allocator":
+        available = [h.mem_available for h in window.host if h.mem_available is not None]
+        used = capacity - min(available[-1], capacity) if available else used
+    return max(0.0, capacity - used) / per_s
+
+
+def _finding(window: Window, trend: Growth, capacity: float | None) -> Finding:
+    eta = _eta_s(window, trend, capacity)
+    on_gpu = trend.basis == "cuda-allocator"
+    noun = "GPU memory" if on_gpu else "The trainer's private memory (RssAnon)"
+    soon = f" At this rate it runs out in {_duration(eta)}." if eta is not None else ""
+    level = severity(0.2 if eta is not None and eta < SOON_S else 0.1, window.totals.steps)
+    rows: list[Evidence] = [
+        number("growth of the low-water marks", trend.per_step / 1e3, "kB a step"),
+        number("growth over the steady part", trend.total / 1e6, "MB"),
+        number("low-water mark at its start", trend.start / 1e6, "MB"),
+        number("Mann-Kendall p", trend.p_value, "", 2),
+        number("time until memory runs out", eta, "s"),
+        Evidence("basis", trend.basis),
+    ]
+    return Finding(
+        id=ID,
+        summary=(
+            f"{noun} held after each step grows by {_size(trend.per_step)} a step, without end: "
+            f"{_size(trend.total)} over {trend.total / trend.per_step:.0f} steps.{soon}"
+        ),
+        severity=level,
+        confidence="high" if on_gpu else "medium",
+        lost_share=0.0,
+        evidence=tuple(row for row in rows if row.value is not None),
+        where_missing="allocations are not recorded by line in this release",
+        advice=(
+            Advice(
+                "Look for tensors stored across steps (a list of losses or outputs, a running sum, "
+                "a hook): store loss.item() or x.detach().cpu() instead, or clear the list."
+            ),
+            Advice(
+                "To see what holds it: torch.cuda.memory._record_memory_history() around 100 steps."
+                if on_gpu
+                else "To see what holds it: compare two tracemalloc snapshots 100 steps apart."
+            ),
+        ),
+        gain=None,
+    )
+
+
+def urgency(window: Window) -> float:
+    """The lost wall share this leak stands for when findings are ranked (engine.py).
+
+    A run that dies of it within the hour loses everything; within a day as much as a critical
+    finding; otherwise it yields to any other warning.
+    """
+    trend = growth(window)
+    eta = _eta_s(window, trend, _capacity(window)) if trend is not None else None
+    if eta is None or eta >= TODAY_S:
+        return 0.03
+    return 1.0 if eta < SOON_S else 0.20
+
+
+def _size(n: float) -> str:
+    if n >= 1e9:
+        return f"{n / 1e9:.2f} GB"
+    return f"{n / 1e6:.3g} MB" if n >= 1e6 else f"{n / 1e3:.3g} kB"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.0f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} days"
+
+
+RULE = Rule(ID, 100, judge, probe="drop the suspected container for 200 steps")

@@ -1,0 +1,136 @@
+"""The one frozen record that every rule looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gputop_train.model import (
+    GpmSample,
+    GpuSample,
+    HostSample,
+    Interval,
+    Loader,
+    MemorySample,
+    ProcSample,
+    Site,
+    Step,
+    UtilSample,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over a run of steps.
+
+    Attributes:
+        exposed: label -> (GPU idle ns, wall ns of the steps that carried events).
+        dry: Mean share of event edges that found the GPU's queue empty; ``None`` without events.
+    """
+
+    steps: int = 0
+    wall_ns: int = 0
+    labels: Mapping[str, int] = field(default_factory=dict)
+    measured_ns: int = 0
+    samples: int | None = None
+    syncs: int = 0
+    exposed: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    dry: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """One poll of a loader's queue."""
+
+    loader_id: int
+    t_ns: int
+    ready: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Window:
+    """Everything a verdict may rest on, for one rank, over one stretch of time.
+
+    ``steps`` are the steady steps still kept in full; ``totals`` sums the whole steady part, also
+    what the store has thinned to rollups; ``whole`` sums first to last step, warm-up included.
+    ``missing`` maps a signal (``"gpu_util"``, ``"gpu_events"``, ``"hook:data"``, ``"probe"``...)
+    to the reason why there is none. Compared and hashed by identity.
+    """
+
+    final: bool = True
+    rank: int = 0
+    t0_ns: int = 0
+    t1_ns: int = 0
+    steps: tuple[Step, ...] = ()
+    totals: Totals = Totals()
+    whole: Totals = Totals()
+    steps_seen: int = 0
+    warmup_excluded: int = 0
+    warmup_why: str = ""
+    median_ms: float | None = None
+    p95_ms: float | None = None
+    intervals: tuple[Interval, ...] = ()
+    sites: tuple[Site, ...] = ()
+    loaders: tuple[Loader, ...] = ()
+    depths: tuple[Depth, ...] = ()
+    util: tuple[UtilSample, ...] = ()
+    util_mean: float | None = None
+    gpu: tuple[GpuSample, ...] = ()
+    gpm: tuple[GpmSample, ...] = ()
+    host: tuple[HostSample, ...] = ()
+    procs: tuple[ProcSample, ...] = ()
+    memory: tuple[MemorySample, ...] = ()
+    probe: Mapping[str, Any] = field(default_factory=dict)
+    probe_states: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    gpu_uuid: str | None = None
+    missing: Mapping[str, str] = field(default_factory=dict)
+    exit_code: int | None = None
+    run: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def on_gpu(self) -> bool:
+        """True when the parameters live on a GPU, as far as the probe could tell."""
+        device = self.probe.get("param_device")
+        if isinstance(device, str):
+            return not device.startswith("cpu")
+        return bool(_sub(self.probe, "cuda").get("initialized"))
+
+    @property
+    def device_word(self) -> str:
+        """What computes: "GPU", or "CPU" where there is none in use."""
+        return "GPU" if self.on_gpu else "CPU"
+
+    @property
+    def cuda_available(self) -> bool:
+        """Whether torch could have used a GPU."""
+        return bool(_sub(self.probe, "cuda").get("available"))
+
+    @property
+    def cores(self) -> float | None:
+        """Cores the run may use: affinity, capped by the cgroup quota; ``None`` if unknown."""
+        for sample in reversed(self.host):
+            bounds = [
+                float(v)
+                for v in (sample.cpus_allowed or sample.cpus_total, sample.cpu_quota)
+                if v is not None
+            ]
+            if bounds:
+                return min(bounds)
+        return None
+
+    def hook(self, name: str) -> bool | None:
+        """Whether a probe hook was placed; ``None`` when the probe never said."""
+        value = _sub(self.probe, "hooks").get(name)
+        return bool(value) if value is not None else None
+
+    @property
+    def feeding_loaders(self) -> tuple[Loader, ...]:
+        """Loaders whose batches fed a backward, the one waited for longest first."""
+        feeding = [ld for ld in self.loaders if ld.feeds_training and ld.rank == self.rank]
+        return tuple(sorted(feeding, key=lambda ld: (-ld.wait_ns, ld.id)))
+
+
+def _sub(state: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = state.get(key)
+    return value if isinstance(value, Mapping) else {}
