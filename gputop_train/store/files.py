@@ -1,0 +1,183 @@
+"""Opening a store's file without being led astray: no link followed, no stranger's file trusted."""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import stat
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+from gputop_train.store.errors import StoreError, StoreFull
+
+#: Marks the file as ours, "GPTT".
+APPLICATION_ID = int.from_bytes(b"GPTT", "big")
+SCHEMA_VERSION = 1
+#: What stays of the write-ahead log once it could be reused.
+LOG_KEPT_BYTES = 16 << 20
+
+
+def prepare(path: Path) -> tuple[int, int]:
+    """Creates the file if need be, private whatever the umask, and checks whose it is.
+
+    The descriptor is closed again before SQLite opens the path: closing it later would drop
+    SQLite's own locks on the file, as POSIX ties them to the process.
+
+    Returns:
+        The file's device and inode, for ``same_file``.
+
+    Raises:
+        StoreError: If there is a link, another person's file or something not a file.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    try:
+        fd = os.open(path, flags, 0o600)
+    except OSError as error:
+        if path.is_symlink():
+            raise StoreError(
+                f"{path} is a symbolic link, and a store is never written through one. "
+                "Remove the link or choose another --run-root."
+            ) from error
+        raise StoreError(
+            f"The store {path} cannot be opened for writing ({error.strerror}). "
+            "Check the directory's owner and free space, or choose another --run-root."
+        ) from error
+    try:
+        status = os.fstat(fd)
+        _check_kind(path, status)
+        if status.st_uid != os.geteuid():
+            raise StoreError(
+                f"The store {path} belongs to another user (uid {status.st_uid}). "
+                "Choose another --run-root, or run as the user who started the training."
+            )
+        if status.st_mode & 0o777 != 0o600:
+            os.fchmod(fd, 0o600)
+        return status.st_dev, status.st_ino
+    finally:
+        os.close(fd)
+
+
+def schema_tables() -> tuple[str, ...]:
+    """Names of the tables a store has."""
+    return tuple(re.findall(r"CREATE TABLE IF NOT EXISTS (\w+)", _schema()))
+
+
+@cache
+def _schema() -> str:
+    return resources.files("gputop_train.store").joinpath("schema.sql").read_text("utf-8")
+
+
+def same_file(path: Path, identity: tuple[int, int]) -> bool:
+    """Whether the path still names the file that was checked."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return False
+    return (status.st_dev, status.st_ino) == identity
+
+
+def check_readable(path: Path) -> int:
+    """Checks a store before it is read, and returns its size.
+
+    The file is not opened here, see ``prepare``. A reader trusts its own files and root's; root
+    itself may read anyone's.
+
+    Raises:
+        StoreError: If there is none, or it is a link, another person's, or not a file.
+    """
+    try:
+        status = os.lstat(path)
+    except OSError as error:
+        raise StoreError(
+            f"There is no store at {path} ({error.strerror}). "
+            "`gputop-train runs` lists the runs there are."
+        ) from error
+    _check_kind(path, status)
+    if status.st_uid not in (os.geteuid(), 0) and os.geteuid() != 0:
+        raise StoreError(
+            f"The store {path} belongs to another user (uid {status.st_uid}). "
+            "Copy the run to a directory of your own and read it there."
+        )
+    return status.st_size
+
+
+def _check_kind(path: Path, status: os.stat_result) -> None:
+    if stat.S_ISLNK(status.st_mode):
+        raise StoreError(
+            f"{path} is a symbolic link, and a store is never opened through one. "
+            "Give the path of the run itself."
+        )
+    if not stat.S_ISREG(status.st_mode):
+        raise StoreError(f"{path} is not a regular file. Give the path of a run's directory.")
+
+
+def open_writer(path: Path) -> sqlite3.Connection:
+    """Opens or creates a store for its one writer.
+
+    Raises:
+        StoreError: If the file is a link, another user's, not a store, or of a newer version.
+    """
+    identity = prepare(path)
+    try:
+        db = sqlite3.connect(path, timeout=2.0, isolation_level=None)
+    except sqlite3.Error as error:
+        raise explain(error, path) from error
+    try:
+        _check_version(db, path)
+        # Must come before the first table; lets a store give back room without a full rewrite.
+        db.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        db.execute("PRAGMA journal_mode = WAL").fetchall()
+        # A power cut may cost the last commits, never the store; no fsync on the commit path.
+        db.execute("PRAGMA synchronous = NORMAL")
+        db.execute("PRAGMA wal_autocheckpoint = 1000")
+        db.execute(f"PRAGMA journal_size_limit = {LOG_KEPT_BYTES}").fetchall()
+        db.execute("PRAGMA secure_delete = OFF").fetchall()
+        db.executescript(f"BEGIN IMMEDIATE;\n{_schema()}\nCOMMIT;")
+    except sqlite3.Error as error:
+        db.close()
+        raise explain(error, path) from error
+    except BaseException:
+        db.close()
+        raise
+    if not same_file(path, identity):
+        db.close()
+        raise StoreError(
+            f"The store {path} was exchanged while it was being opened. "
+            "Choose a --run-root that only you can write to."
+        )
+    return db
+
+
+def _check_version(db: sqlite3.Connection, path: Path) -> None:
+    (application,) = db.execute("PRAGMA application_id").fetchone()
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if tables and application != APPLICATION_ID:
+        raise StoreError(
+            f"{path} is a database of something else. Move it aside or choose another --run-root."
+        )
+    if version > SCHEMA_VERSION:
+        raise StoreError(
+            f"The store {path} was written by a newer gputop-train (schema {version}). "
+            "Upgrade gputop-train to go on with this run."
+        )
+
+
+def explain(error: sqlite3.Error, path: Path) -> StoreError:
+    """What to tell a person about a failed write."""
+    text = str(error)
+    if "full" in text or "disk I/O" in text:
+        return StoreFull(
+            f"The disk takes no more of the store {path} ({text}). "
+            "Free some room: recording goes on by itself, and training is not touched."
+        )
+    if "locked" in text or "busy" in text:
+        return StoreError(
+            f"Another program holds the store {path} locked. Close it; recording goes on by itself."
+        )
+    return StoreError(
+        f"The store {path} cannot be written ({text}). "
+        "Check the file and its directory, or move it aside so that a new one is made."
+    )

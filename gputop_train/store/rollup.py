@@ -1,0 +1,165 @@
+"""Per-second summaries, and the small records only the store knows. Pure: no files, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, NamedTuple
+
+from gputop_train.model import LABELS, Step, UtilSample
+
+#: Length of a rollup's bucket.
+SECOND_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class StepRollup:
+    """The steps of one rank that ended within one second.
+
+    Attributes:
+        sec: The second of ``CLOCK_MONOTONIC`` the steps ended in.
+        n: Steps.
+        first_idx: Index of the first of them.
+        t0_ns: Begin of the first step; lies before the second when a step is longer than that.
+        t1_ns: End of the last step.
+        min_ns: Shortest wall time of a step; ``max_ns`` and ``median_ns`` likewise.
+        labels: Host wall nanoseconds by label, summed; all labels of the model are present.
+        exposed: ``label -> (GPU idle ns, wall ns of the steps that measured it)``; ``None`` when no
+            step carried events. Divide the two for a share.
+        micro: Backward calls.
+        samples: Samples consumed; ``None`` unless every step knew its own.
+        dry: Mean of the steps' ``dry`` over the ``dry_n`` steps that measured it.
+        syncs: Blocking reads of CUDA tensors.
+        measured_ns: Part of the wall time whose label was measured by an edge.
+    """
+
+    rank: int
+    sec: int
+    n: int
+    first_idx: int
+    t0_ns: int
+    t1_ns: int
+    min_ns: int
+    max_ns: int
+    median_ns: int
+    labels: Mapping[str, int]
+    exposed: Mapping[str, tuple[int, int]] | None = None
+    micro: int = 0
+    samples: int | None = None
+    dry: float | None = None
+    dry_n: int = 0
+    syncs: int = 0
+    measured_ns: int = 0
+
+    @property
+    def wall_ns(self) -> int:
+        """Wall time of the steps, summed."""
+        return sum(self.labels.values())
+
+
+@dataclass(frozen=True, slots=True)
+class UtilRollup:
+    """The driver's utilisation samples of one device within one second, percent."""
+
+    uuid: str
+    sec: int
+    n: int
+    mean: float
+    lo: float
+    hi: float
+
+
+class LoaderDepth(NamedTuple):
+    """Batches ready in a loader's queue at a time; ``None`` when the queue could not be read."""
+
+    t_ns: int
+    rank: int
+    loader_id: int
+    ready: int | None
+
+
+class StoredFinding(NamedTuple):
+    """A diagnosis as it stood from ``t_ns`` on; ``body`` is ``msgspec.to_builtins(Diagnosis)``."""
+
+    t_ns: int
+    body: dict[str, Any]
+
+
+class StoredNote(NamedTuple):
+    """A one-off fact about the watching itself."""
+
+    t_ns: int
+    kind: str
+    body: dict[str, Any]
+
+
+def second(t_ns: int) -> int:
+    """The whole second of the monotonic clock that ``t_ns`` lies in."""
+    return t_ns // SECOND_NS
+
+
+def roll_up(steps: Sequence[Step]) -> StepRollup:
+    """Sums steps of one rank that ended within one second.
+
+    Args:
+        steps: At least one step, in order of their end.
+
+    Returns:
+        The rollup. Its median is exact (the mean of the two middle values of an even count, in
+        whole nanoseconds).
+
+    Raises:
+        ValueError: If there is no step.
+    """
+    if not steps:
+        raise ValueError("a rollup needs at least one step")
+    labels = dict.fromkeys(LABELS, 0)
+    exposed: dict[str, tuple[int, int]] = {}
+    for step in steps:
+        for label, ns in step.labels.items():
+            labels[label] += ns
+        for label, ns in (step.exposed or {}).items():
+            idle, wall = exposed.get(label, (0, 0))
+            exposed[label] = (idle + ns, wall + step.wall_ns)
+    walls = sorted(step.wall_ns for step in steps)
+    samples = [step.samples for step in steps if step.samples is not None]
+    dry = [step.dry for step in steps if step.dry is not None]
+    return StepRollup(
+        rank=steps[0].rank,
+        sec=second(steps[0].t1_ns),
+        n=len(steps),
+        first_idx=steps[0].index,
+        t0_ns=min(step.t0_ns for step in steps),
+        t1_ns=max(step.t1_ns for step in steps),
+        min_ns=walls[0],
+        max_ns=walls[-1],
+        median_ns=int(median(walls)),
+        labels=labels,
+        exposed=exposed if any(step.exposed is not None for step in steps) else None,
+        micro=sum(step.micro for step in steps),
+        samples=sum(samples) if len(samples) == len(steps) else None,
+        dry=sum(dry) / len(dry) if dry else None,
+        dry_n=len(dry),
+        syncs=sum(step.syncs for step in steps),
+        measured_ns=sum(step.measured_ns for step in steps),
+    )
+
+
+def roll_up_util(samples: Sequence[UtilSample]) -> UtilRollup:
+    """Summarises utilisation samples of one device within one second.
+
+    Raises:
+        ValueError: If there is no sample.
+    """
+    if not samples:
+        raise ValueError("a rollup needs at least one sample")
+    values = [sample.util for sample in samples]
+    return UtilRollup(
+        uuid=samples[0].uuid,
+        sec=second(samples[0].t_ns),
+        n=len(values),
+        mean=sum(values) / len(values),
+        lo=min(values),
+        hi=max(values),
+    )

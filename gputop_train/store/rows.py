@@ -1,0 +1,95 @@
+"""Rows of the step and rollup tables: from records, and checked back into records."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from gputop_train.model import Step, UtilSample
+from gputop_train.store.codec import Codecs
+from gputop_train.store.rollup import SECOND_NS, StepRollup, roll_up, roll_up_util
+
+#: The columns of ``step``: rank, t1, t0, index, labels, exposed, micro, samples, dry, syncs,
+#: measured.
+_Step = tuple[int, int, int, int, bytes, bytes | None, int, int | None, float | None, int, int]
+
+
+class _Rollup(msgspec.Struct, array_like=True):
+    """The columns of ``step_rollup``."""
+
+    rank: int
+    sec: int
+    n: int
+    first_idx: int
+    t0_ns: int
+    t1_ns: int
+    min_ns: int
+    max_ns: int
+    median_ns: int
+    labels: bytes
+    exposed: bytes | None
+    micro: int
+    samples: int | None
+    dry: float | None
+    dry_n: int
+    syncs: int
+    measured_ns: int
+
+
+def step_row(s: Step, codecs: Codecs) -> tuple[Any, ...]:
+    """A step as a row of ``step``."""
+    labels, exposed = codecs.encode_labels(s.labels), codecs.encode_exposed(s.exposed)
+    head = (s.rank, s.t1_ns, s.t0_ns, s.index, labels, exposed)
+    return (*head, s.micro, s.samples, s.dry, s.syncs, s.measured_ns)
+
+
+def read_step(row: Sequence[Any], codecs: Codecs) -> Step:
+    """A row of ``step`` as a step.
+
+    Raises:
+        ValueError: If a column is not what it should be.
+    """
+    rank, t1_ns, t0_ns, index, labels, exposed, *rest = msgspec.convert(row, _Step)
+    named, idle = codecs.decode_labels(labels), codecs.decode_exposed(exposed)
+    return Step(rank, index, t0_ns, t1_ns, named, idle, *rest)
+
+
+def read_rollup(row: Sequence[Any], codecs: Codecs) -> StepRollup:
+    """A row of ``step_rollup`` as a rollup.
+
+    Raises:
+        ValueError: If a column is not what it should be.
+    """
+    fields = msgspec.structs.asdict(msgspec.convert(row, _Rollup))
+    fields["labels"] = codecs.decode_labels(fields["labels"])
+    fields["exposed"] = codecs.decode_exposed_sums(fields["exposed"])
+    return StepRollup(**fields)
+
+
+def refresh_step_rollup(db: sqlite3.Connection, codecs: Codecs, rank: int, sec: int) -> None:
+    """Makes the rollup of one second anew from the steps that are there."""
+    found = db.execute(
+        "SELECT * FROM step WHERE rank = ? AND t1_ns >= ? AND t1_ns < ? ORDER BY t1_ns",
+        (rank, sec * SECOND_NS, (sec + 1) * SECOND_NS),
+    )
+    r = roll_up([read_step(row, codecs) for row in found])
+    labels, exposed = codecs.encode_labels(r.labels), codecs.encode_exposed(r.exposed)
+    times = (r.n, r.first_idx, r.t0_ns, r.t1_ns, r.min_ns, r.max_ns, r.median_ns)
+    rest = (r.micro, r.samples, r.dry, r.dry_n, r.syncs, r.measured_ns)
+    row = (rank, sec, *times, labels, exposed, *rest)
+    db.execute(f"REPLACE INTO step_rollup VALUES ({', '.join('?' * len(row))})", row)
+
+
+def refresh_util_rollup(db: sqlite3.Connection, dev: int, sec: int) -> None:
+    """Makes the utilisation rollup of one second anew from the samples that are there."""
+    found = db.execute(
+        "SELECT t_ns, util FROM util WHERE dev = ? AND t_ns >= ? AND t_ns < ?",
+        (dev, sec * SECOND_NS, (sec + 1) * SECOND_NS),
+    )
+    r = roll_up_util([UtilSample(t_ns, "", util) for t_ns, util in found])
+    db.execute(
+        "REPLACE INTO util_rollup VALUES (?, ?, ?, ?, ?, ?)", (dev, sec, r.n, r.mean, r.lo, r.hi)
+    )

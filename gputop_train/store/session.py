@@ -1,0 +1,231 @@
+"""A guarded read-only connection: whatever a file holds, a call ends soon with data or a reason."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gputop_train.store import files, retention
+from gputop_train.store.codec import Codecs
+from gputop_train.store.errors import StoreError
+
+T = TypeVar("T")
+
+#: No call takes longer; a store made to hang its readers ends there.
+TIME_LIMIT_S = 10.0
+#: Rows one query may give, a few times what the largest store in bounds holds.
+MAX_ROWS = 1_000_000
+#: Largest store copied aside to be read (see ``_open_aside``).
+MAX_COPY_BYTES = 2 << 30
+#: What a lock held for a moment (a writer that opens or closes the store) costs a reader.
+_BUSY_TRIES, _BUSY_PAUSE_S = 10, 0.05
+_OPS_BETWEEN_CHECKS = 20_000
+
+#: Everything that hostile or damaged content can make SQLite, msgspec or Python say.
+_DAMAGE = (sqlite3.Error, ValueError, TypeError, KeyError, OverflowError, MemoryError, RuntimeError)
+
+
+class Session:
+    """One connection, its lock, its time limit and its translation of errors.
+
+    Raises:
+        StoreError: If the file cannot be read, with what happened and what to do.
+    """
+
+    def __init__(self, path: Path, *, time_limit_s: float = TIME_LIMIT_S) -> None:
+        self.path = path
+        self._time_limit_s = time_limit_s
+        self._deadline = 0.0
+        self._lock = threading.RLock()
+        self._depth = 0
+        self._aside: tempfile.TemporaryDirectory[str] | None = None
+        if files.check_readable(path) == 0:
+            raise StoreError(f"The store {path} is still empty. Try again in a moment.")
+        self._db = self._open()
+        try:
+            self.codecs = self.guard(self._check_content)
+        except BaseException:
+            self.close()
+            raise
+
+    def guard(self, work: Callable[[], T]) -> T:
+        """Runs ``work`` in one read transaction, under the time limit.
+
+        Raises:
+            StoreError: If the store is damaged, busy, or takes too long.
+        """
+        with self._lock:
+            if self._depth:
+                return self._run(work)
+            return self._attempt(work, _BUSY_TRIES)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Everything read inside sees one state of the store. Keep it short."""
+        with self._lock:
+            if self._depth == 0:
+                self._run(lambda: self._db.execute("BEGIN"))
+            self._depth += 1
+            try:
+                yield
+            finally:
+                self._depth -= 1
+                if self._depth == 0:
+                    with suppress(sqlite3.Error):
+                        self._db.execute("ROLLBACK")
+
+    def rows(self, query: str, args: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """All rows of a query, at most ``MAX_ROWS``. Only inside ``guard``."""
+        if self._late():  # many short queries never reach the handler below
+            raise sqlite3.OperationalError("interrupted")
+        return self._db.execute(f"{query} LIMIT {MAX_ROWS}", args).fetchall()
+
+    def ranks(self, table: str) -> list[int]:
+        """The ranks with rows in a table. Only inside ``guard``."""
+        return retention.ranks(self._db, table)
+
+    def backup(self, target: sqlite3.Connection) -> None:
+        """Copies the whole store into another database."""
+        with self._lock:
+            self._run(lambda: self._db.backup(target))
+
+    def close(self) -> None:
+        """Closes the connection. Safe to call again."""
+        with self._lock, suppress(sqlite3.Error):
+            self._db.close()
+        if self._aside is not None:
+            self._aside.cleanup()
+
+    def _attempt(self, work: Callable[[], T], tries: int) -> T:
+        try:
+            with self.snapshot():
+                return self._run(work)
+        except _Busy:
+            if tries == 1:
+                raise
+        time.sleep(_BUSY_PAUSE_S)
+        return self._attempt(work, tries - 1)
+
+    def _run(self, work: Callable[[], T]) -> T:
+        self._deadline = time.monotonic() + self._time_limit_s
+        try:
+            return work()
+        except _DAMAGE as error:
+            raise _explain(error, self.path) from error
+
+    def _late(self) -> int:
+        return int(time.monotonic() > self._deadline)
+
+    def _open(self) -> sqlite3.Connection:
+        try:
+            return self._connect(self.path, "mode=ro")
+        except sqlite3.OperationalError as error:
+            # In a directory that cannot be written, SQLite cannot set up what it needs to share
+            # the store with a writer.
+            if "unable to open" not in str(error) and "readonly" not in str(error):
+                raise _explain(error, self.path) from error
+        except sqlite3.Error as error:
+            raise _explain(error, self.path) from error
+        try:
+            return self._open_aside()
+        except sqlite3.Error as error:
+            raise _explain(error, self.path) from error
+        except OSError as error:
+            raise StoreError(
+                f"The store {self.path} cannot be read ({error.strerror}). "
+                "Check its permissions, or copy the run to a directory of your own."
+            ) from error
+
+    def _open_aside(self) -> sqlite3.Connection:
+        log = self.path.with_name(self.path.name + "-wal")
+        if not log.exists() or log.stat().st_size == 0:
+            return self._connect(self.path, "mode=ro&immutable=1")
+        # Newest data is still in the log, which SQLite leaves out of an immutable database.
+        if self.path.stat().st_size + log.stat().st_size > MAX_COPY_BYTES:
+            raise StoreError(
+                f"The store {self.path} is too large to be copied out of a read-only directory. "
+                "Copy the run to a directory of your own and read it there."
+            )
+        self._aside = tempfile.TemporaryDirectory(prefix="gputop-train-")
+        copy = Path(self._aside.name) / self.path.name
+        shutil.copyfile(log, copy.with_name(log.name))
+        shutil.copyfile(self.path, copy)
+        return self._connect(copy, "mode=ro")
+
+    def _connect(self, path: Path, options: str) -> sqlite3.Connection:
+        db = sqlite3.connect(
+            f"{path.absolute().as_uri()}?{options}",
+            uri=True,
+            timeout=0.2,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        try:
+            self._deadline = time.monotonic() + self._time_limit_s
+            db.set_progress_handler(self._late, _OPS_BETWEEN_CHECKS)
+            for pragma in ("trusted_schema = OFF", "cell_size_check = ON", "query_only = ON"):
+                db.execute(f"PRAGMA {pragma}").fetchall()
+            db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _check_content(self) -> Codecs:
+        (application,) = self._db.execute("PRAGMA application_id").fetchone()
+        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        if application != files.APPLICATION_ID:
+            raise StoreError(
+                f"{self.path} is not a store of gputop-train. Give the directory of a run."
+            )
+        if version > files.SCHEMA_VERSION:
+            raise StoreError(
+                f"The store {self.path} was written by a newer gputop-train (schema {version}). "
+                "Upgrade gputop-train to read it."
+            )
+        # A view or a virtual table under a known name would run what its author wished.
+        kinds = {
+            name: (kind, str(sql).upper())
+            for kind, name, sql in self.rows("SELECT type, name, sql FROM sqlite_master")
+        }
+        for table in files.schema_tables():
+            kind, sql = kinds.get(table, ("nothing", ""))
+            if kind != "table" or not sql.startswith("CREATE TABLE"):
+                raise ValueError(f"table {table} is missing")
+        found = self.rows("SELECT value FROM meta WHERE key = 'layout'")
+        if not found:
+            raise StoreError(f"The store {self.path} is still empty. Try again in a moment.")
+        return Codecs.from_json(found[0][0])
+
+
+class _Busy(StoreError):
+    """Locked for the moment."""
+
+
+def _explain(error: BaseException, path: Path) -> StoreError:
+    text = str(error)
+    if "locked" in text or "busy" in text:
+        return _Busy(f"The store {path} is busy. Try again in a moment.")
+    if "interrupted" in text:
+        return StoreError(
+            f"Reading the store {path} took too long, so it was given up. "
+            "Read a shorter span, or copy the run to a local disk."
+        )
+    if "not a database" in text:
+        return StoreError(f"{path} is not a store of gputop-train. Give the directory of a run.")
+    if "unable to open" in text:
+        return StoreError(
+            f"The store {path} cannot be opened. "
+            "Check its permissions, or copy the run to a directory of your own."
+        )
+    return StoreError(
+        f"The store {path} is damaged ({text or type(error).__name__}). "
+        "The run's output.log and report.json beside it are still good to read."
+    )
