@@ -1,0 +1,1 @@
+"""The live screen. Only this package knows Textual; `app` opens it."""

@@ -1,0 +1,1 @@
+"""Screens: the overview, the question on leaving, and texts over it."""

@@ -1,0 +1,87 @@
+"""Opens the screen on a run and sees to it that the terminal comes back, however it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import traceback
+from pathlib import Path
+
+from gputop_train.tui import terminal
+from gputop_train.tui.application import GputopApp
+from gputop_train.tui.control import request_stop
+from gputop_train.tui.files import write_private
+from gputop_train.tui.messages import LeaveNow
+from gputop_train.tui.result import TuiResult
+from gputop_train.tui.source import LiveSource, ReplaySource
+from gputop_train.tui.terminal import can_run
+
+
+def _crash_report(error: BaseException, run_dir: Path) -> str:
+    """Write a traceback without local variables; say in a sentence what happened."""
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    path = write_private(run_dir, "screen-crash.txt", text)
+    details = f" Details are in {path}." if path is not None else ""
+    return (
+        f"The screen failed ({type(error).__name__}); training is not affected.{details} "
+        f"Watch on with: gputop-train attach {run_dir.name}"
+    )
+
+
+def _run(app: GputopApp, run_dir: Path, *, replay: bool) -> TuiResult:
+    signalled: list[int] = []
+
+    def leave(code: int) -> None:
+        signalled.append(code)
+        app.post_message(LeaveNow(code))
+
+    try:
+        with terminal.Guard(leave):
+            result = app.run(mouse=False)
+    except KeyboardInterrupt:
+        return TuiResult("detached", 130)
+    except Exception as error:
+        app.crash, result = error, None
+    if signalled:
+        return TuiResult("ended" if replay else "detached", signalled[0])
+    if app.crash is not None:
+        told = _crash_report(app.crash, run_dir)
+        with contextlib.suppress(OSError):
+            print(told, file=sys.stderr)
+        return TuiResult("ended" if replay else "detached", 0, told)
+    return result if result is not None else TuiResult("ended" if replay else "detached", 0)
+
+
+def run_live(run_dir: Path | str, *, ascii: bool = False) -> TuiResult:
+    """Show a run until the person leaves. Blocks; restores the terminal however it ends.
+
+    Args:
+        run_dir: The run's directory.
+        ascii: Draw with plain ASCII; chosen by itself where the terminal needs it.
+    """
+    path = Path(run_dir)
+    app = GputopApp(
+        LiveSource(path),
+        run_dir=path,
+        ascii=ascii or terminal.needs_ascii(),
+        hz=terminal.repaint_hz(),
+        stop=lambda: request_stop(path),
+    )
+    return _run(app, path, replay=False)
+
+
+def run_replay(run_dir: Path | str, *, ascii: bool = False, speed: float = 1.0) -> TuiResult:
+    """Play a recorded run back until the person leaves."""
+    path = Path(run_dir)
+    source = ReplaySource(path, speed=speed)
+    app = GputopApp(
+        source,
+        run_dir=path,
+        replay=source,
+        ascii=ascii or terminal.needs_ascii(),
+        hz=terminal.repaint_hz(),
+    )
+    return _run(app, path, replay=True)
+
+
+__all__ = ["GputopApp", "TuiResult", "can_run", "run_live", "run_replay"]

@@ -1,0 +1,320 @@
+"""The live screen: an app that shows snapshots and answers keys, and nothing else.
+
+Nothing here may touch training: the screen reads files, and its single request to the outside, to
+stop the script, goes to the supervisor's socket after a question.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from textual.app import App, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.filter import LineFilter, NoColor
+from textual.screen import Screen
+from textual.theme import Theme
+
+from gputop_train.tui import terminal
+from gputop_train.tui.feed import Feed
+from gputop_train.tui.files import write_private
+from gputop_train.tui.messages import LeaveNow, ReadFailed, SnapshotReady, StopAnswered
+from gputop_train.tui.paint import ASCII, UNICODE
+from gputop_train.tui.palette import palette
+from gputop_train.tui.result import TuiResult
+from gputop_train.tui.screens.leave import Choice, Leave
+from gputop_train.tui.screens.overview import Overview
+from gputop_train.tui.screens.reading import Reading
+from gputop_train.tui.screens.texts import evidence, help_text
+from gputop_train.tui.snapshot import Snapshot, View
+from gputop_train.tui.source import ReplayControls, Source
+from gputop_train.tui.text import duration
+from gputop_train.tui.widgets.timechart import plot_columns
+from gputop_train.tui.widgets.verdict import advice_block
+
+#: Widths of the time axis, in seconds.
+WINDOWS = (15, 30, 60, 120, 300, 900, 3600)
+LOG_LINES = 400
+#: Seconds an answer to a key press stays.
+SAY_S = 5.0
+
+_THEMES = (
+    Theme(
+        "gputop-dark",
+        primary="#6cb2eb",
+        warning="#e3a844",
+        error="#f0705c",
+        success="#63c088",
+        foreground="#c9d1d9",
+        background="#0e1217",
+        surface="#161c24",
+        panel="#1d2530",
+    ),
+    Theme(
+        "gputop-light",
+        primary="#0b62b3",
+        warning="#9a6200",
+        error="#c0301c",
+        success="#1a7f43",
+        foreground="#24292f",
+        background="#fbfcfd",
+        surface="#eef1f4",
+        panel="#e3e8ed",
+        dark=False,
+    ),
+)
+
+
+class GputopApp(App[TuiResult]):
+    """Shows what a source gives.
+
+    Args:
+        source: Where snapshots come from.
+        run_dir: Where advice, pictures and a crash report are written.
+        replay: Controls of a replay; ``None`` for a live run.
+        ascii: Draw with plain ASCII.
+        hz: Snapshots a second.
+        stop: Asks for the script to be stopped; gives why that failed, or ``None``.
+    """
+
+    CSS_PATH = "app.tcss"
+    TITLE = "gputop-train"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q", "leave", "quit"),
+        Binding("ctrl+c", "leave", "quit", priority=True),
+        Binding("question_mark", "help", "help"),
+        Binding("space", "space", "freeze"),
+        Binding("plus,equals_sign", "window(1)", "longer window"),
+        Binding("minus", "window(-1)", "shorter window"),
+        Binding("e", "evidence", "evidence"),
+        Binding("y", "copy", "copy advice"),
+        Binding("s", "picture", "screenshot"),
+        Binding("left", "seek(-10)", "back"),
+        Binding("right", "seek(10)", "forth"),
+        Binding("less_than_sign,comma", "speed(-1)", "slower"),
+        Binding("greater_than_sign,full_stop", "speed(1)", "faster"),
+    ]
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        run_dir: Path | None = None,
+        replay: ReplayControls | None = None,
+        ascii: bool = False,
+        hz: float = terminal.LOCAL_HZ,
+        stop: Callable[[], str | None] | None = None,
+    ) -> None:
+        super().__init__()
+        self.animation_level = "none"
+        self.glyphs = ASCII if ascii else UNICODE
+        for theme in _THEMES:
+            self.register_theme(theme)
+        self.theme = _THEMES[0].name
+        self.crash: BaseException | None = None
+        self._run_dir = run_dir
+        self._replay = replay
+        self._stop = stop
+        self._newest: Snapshot | None = None
+        self._frozen = False
+        self._stopping = False
+        self._window = WINDOWS.index(60)
+        self._plain = [NoColor()] if self.no_color else []
+        self._says = 0
+        self._overview = Overview(self.glyphs, palette(dark=True))
+        self._feed = Feed(
+            source,
+            period_s=1 / hz,
+            ready=lambda snapshot: self.post_message(SnapshotReady(snapshot)),
+            failed=lambda text: self.post_message(ReadFailed(text)),
+        )
+
+    # Textual's life cycle
+
+    def get_default_screen(self) -> Screen[Any]:
+        """The overview is the only base screen."""
+        return self._overview
+
+    def get_line_filters(self) -> Iterable[LineFilter]:  # type: ignore[override]
+        """With NO_COLOR nothing is coloured at all; Textual alone would draw in greys."""
+        return [*super().get_line_filters(), *self._plain]
+
+    def on_mount(self) -> None:
+        """Start reading."""
+        self.set_class(self.glyphs.ascii, "-ascii")
+        self.theme_changed_signal.subscribe(self, self._on_theme)
+        self._look()
+        self._feed.start()
+
+    def on_unmount(self) -> None:
+        """Stop reading."""
+        self._feed.stop()
+
+    def on_resize(self) -> None:
+        """Ask for as many bins as there are columns."""
+        self._look()
+
+    def _on_theme(self, theme: Theme) -> None:
+        self._overview.restyle(self.glyphs, palette(dark=theme.dark))
+
+    def _fatal_error(self) -> None:
+        """Leave without Textual's traceback, which shows local variables; see `_crash_report`."""
+        self.crash = self._exception
+        self._close_messages_no_wait()
+
+    def panic(self, *renderables: Any) -> None:
+        """As `_fatal_error`, for faults outside the event loop, such as a vanished terminal."""
+        self.crash = self._exception or sys.exc_info()[1] or OSError("the terminal went away")
+        self._close_messages_no_wait()
+
+    # Snapshots
+
+    def _look(self) -> None:
+        view = View(WINDOWS[self._window], plot_columns(max(1, self.size.width)), LOG_LINES)
+        self._feed.look_at(view)
+
+    def on_snapshot_ready(self, message: SnapshotReady) -> None:
+        """Show it, unless the view is frozen; how the run stands is shown even then."""
+        self._feed.took()
+        snapshot = message.snapshot
+        if self._stopping and snapshot.state in ("starting", "live"):
+            snapshot = replace(snapshot, state="stopping")
+        shown = self._newest
+        if self._frozen and shown is not None:
+            snapshot = replace(
+                shown,
+                state=snapshot.state,
+                exit_code=snapshot.exit_code,
+                exit_text=snapshot.exit_text,
+            )
+        self._newest = snapshot
+        self._overview.show(snapshot, frozen=self._frozen)
+        if self._stopping and snapshot.state in ("ended", "lost"):
+            self.exit(TuiResult("stopped", snapshot.exit_code))
+
+    def on_leave_now(self, message: LeaveNow) -> None:
+        """Go, leaving the script alone."""
+        self.exit(None, return_code=message.code)
+
+    def on_read_failed(self, message: ReadFailed) -> None:
+        """Keep the last picture and say why it is old."""
+        self._say(message.text)
+
+    def _say(self, text: str) -> None:
+        self._says += 1
+        mine = self._says
+        self._overview.say(text)
+        self.set_timer(SAY_S, lambda: self._overview.say("") if self._says == mine else None)
+
+    # Keys
+
+    async def action_quit(self) -> None:
+        """Textual's own way out asks as well."""
+        self.action_leave()
+
+    def action_leave(self) -> None:
+        """Ask what to do with a script that still runs; leave at once when none does."""
+        if len(self.screen_stack) > 1:
+            self.pop_screen()
+            return
+        snapshot = self._newest
+        if self._replay is not None:
+            self.exit(TuiResult("ended", 0))
+        elif snapshot is not None and snapshot.state in ("ended", "lost"):
+            self.exit(TuiResult("ended", snapshot.exit_code))
+        else:
+            run_id = snapshot.run.id if snapshot is not None else ""
+            self.push_screen(Leave(run_id), self._left)
+
+    def _left(self, choice: Choice | None) -> None:
+        if choice == "detach":
+            self.exit(TuiResult("detached", 0))
+        elif choice == "stop":
+            if self._stop is None:
+                self._say("This run cannot be stopped from here.")
+                return
+            self._stopping = True
+            threading.Thread(target=self._ask_stop, args=(self._stop,), daemon=True).start()
+
+    def _ask_stop(self, stop: Callable[[], str | None]) -> None:
+        self.post_message(StopAnswered(stop()))
+
+    def on_stop_answered(self, message: StopAnswered) -> None:
+        """Go back to watching when the request did not get through."""
+        if message.error is not None:
+            self._stopping = False
+            self._say(message.error)
+        self._feed.now()
+
+    def action_help(self) -> None:
+        """Keys and how to read the screen."""
+        self.push_screen(Reading(help_text(self.glyphs)))
+
+    def action_evidence(self) -> None:
+        """What the verdict rests on."""
+        diagnosis = self._newest.diagnosis if self._newest is not None else None
+        self.push_screen(Reading(evidence(diagnosis, self.glyphs)))
+
+    def action_space(self) -> None:
+        """Freeze the view or let it go; in a replay, pause or play."""
+        if self._replay is not None:
+            self._replay.toggle()
+        else:
+            self._frozen = not self._frozen
+            if self._newest is not None:
+                self._overview.show(self._newest, frozen=self._frozen)
+        self._feed.now()
+
+    def action_window(self, by: int) -> None:
+        """Another width of the time axis."""
+        self._window = max(0, min(len(WINDOWS) - 1, self._window + by))
+        self._look()
+        self._say(f"time window {duration(WINDOWS[self._window])}")
+
+    def action_seek(self, seconds: float) -> None:
+        """Move through a replay."""
+        if self._replay is not None:
+            self._replay.seek(seconds)
+            self._feed.now()
+
+    def action_speed(self, by: int) -> None:
+        """Play a replay faster or slower."""
+        if self._replay is not None:
+            self._replay.change_speed(by)
+            self._feed.now()
+
+    def action_copy(self) -> None:
+        """Put the advice on the clipboard (OSC 52) and into a file."""
+        text = advice_block(self._newest) if self._newest is not None else ""
+        if not text:
+            self._say("There is no advice to copy yet.")
+            return
+        self.copy_to_clipboard(text)
+        where = self._write("advice.txt", text)
+        self._say(f"Advice copied; also in {where}" if where else "Advice copied to the clipboard.")
+
+    def action_picture(self) -> None:
+        """Save the screen as SVG."""
+        taken = {path.name for path in self._pictures()}
+        name = next(n for n in (f"screen-{i}.svg" for i in range(1, 10_000)) if n not in taken)
+        where = self._write(name, self.export_screenshot(simplify=True))
+        self._say(f"Picture saved as {where}" if where else "The picture could not be saved.")
+
+    def _pictures(self) -> list[Path]:
+        return list(self._run_dir.glob("screen-*.svg")) if self._run_dir is not None else []
+
+    def _write(self, name: str, text: str) -> Path | None:
+        return write_private(self._run_dir, name, text)
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        """The palette's commands: our keys by name, and the colour theme."""
+        yield SystemCommand("Leave", "Detach from the run, or stop it", self.action_leave)
+        yield SystemCommand("Help", "Keys and how to read the screen", self.action_help)
+        yield SystemCommand("Evidence", "What the verdict rests on", self.action_evidence)
+        yield SystemCommand("Copy advice", "To the clipboard and a file", self.action_copy)
+        yield SystemCommand("Screenshot", "Save the screen as an SVG picture", self.action_picture)
+        yield SystemCommand("Theme", "Change the colours", self.action_change_theme)

@@ -1,0 +1,20 @@
+"""The few files the screen writes: the copied advice, pictures, a crash report."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def write_private(directory: Path | None, name: str, text: str) -> Path | None:
+    """Write a file only the user can read, never through a link; ``None`` when that fails."""
+    if directory is None:
+        return None
+    path = directory / name
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError:
+        return None
+    return path

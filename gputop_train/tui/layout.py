@@ -1,0 +1,61 @@
+"""How the rows of the terminal are shared out. Pure, so that every size can be tested.
+
+Priority when rows are short: header, verdict card, chart with the phase lanes, step, memory, log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: Below this many rows the chart is one line of text.
+TINY_ROWS = 18
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Rows of each panel from top to bottom; 0 hides it. ``gap`` is a blank row above the steps."""
+
+    header: int
+    card: int
+    chart: int
+    ribbon: int
+    gap: int
+    step: int
+    memory: int
+    workers: int
+    log: int
+    notice: int
+    keys: int
+
+    @property
+    def total(self) -> int:
+        """Rows used."""
+        return sum(getattr(self, name) for name in self.__slots__)
+
+
+def plan(height: int, *, card_wants: int, lanes: int) -> Plan:
+    """Share ``height`` rows out.
+
+    Args:
+        height: Rows of the terminal.
+        card_wants: Rows the verdict card would fill, borders included.
+        lanes: Phase lanes there is something to show for.
+    """
+    if height < TINY_ROWS:
+        keys = 1 if height >= 6 else 0
+        line = 1 if height >= 8 else 0
+        return Plan(1, max(0, height - 1 - keys - line), line, 0, 0, 0, 0, 0, 0, 0, keys)
+    roomy = height >= 34
+    card = max(5, min(card_wants, 12 if height >= 50 else 9 if roomy else 7))
+    ribbon = max(1, min(lanes, 8 if height >= 50 else 6 if height >= 38 else 4 if roomy else 2))
+    step = 2 if height >= 22 else 1
+    memory, notice, gap = 1, 1, 1 if roomy else 0
+    workers = 1 if height >= 28 else 0
+    fixed = 1 + card + ribbon + gap + step + memory + workers + notice + 1
+    left = height - fixed
+    # The chart grows first, up to what a share of a second can be told apart in; the log gets the
+    # rest, and at least a line under its rule where the chart keeps three rows of plot.
+    log = max(min(left - 5, 3), 0)
+    chart = max(4, min(left - log, 6 + max(0, height - 24) // 3, 18))
+    log = max(0, height - fixed - chart)
+    return Plan(1, card, chart, ribbon, gap, step, memory, workers, log, notice, 1)

@@ -1,0 +1,25 @@
+"""How the screen was left, for the command that opened it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Action = Literal["detached", "stopped", "ended"]
+
+
+@dataclass(frozen=True, slots=True)
+class TuiResult:
+    """How the screen was left.
+
+    Attributes:
+        action: ``detached`` (the script goes on, as far as the screen knows), ``stopped`` (it was
+            stopped from here) or ``ended`` (it had ended by itself, or this was a replay).
+        exit_code: What the caller should exit with: 0 after detaching or a replay, 128+n after a
+            signal, else the script's own; ``None`` when nobody knows that.
+        error: One sentence when the screen failed; the caller may go on in plain mode.
+    """
+
+    action: Action
+    exit_code: int | None
+    error: str | None = None

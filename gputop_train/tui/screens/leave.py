@@ -1,0 +1,65 @@
+"""What q and Ctrl-C ask while the script runs: detach, stop, or stay."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+Choice = Literal["detach", "stop", "cancel"]
+_CHOICES: tuple[Choice, ...] = ("detach", "stop", "cancel")
+
+
+class Leave(ModalScreen[Choice]):
+    """A small dialog; detaching is the answer that can do no harm, so Enter means it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("d", "choose('detach')", "detach"),
+        ("s", "choose('stop')", "stop"),
+        ("c,escape,q", "choose('cancel')", "cancel"),
+        ("up,left,k,shift+tab", "move(-1)", "previous"),
+        ("down,right,j,tab", "move(1)", "next"),
+        ("enter", "take", "take"),
+    ]
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__()
+        self._run_id = run_id
+        self._at = 0
+
+    def compose(self) -> ComposeResult:
+        """A question and three answers."""
+        with Vertical(classes="dialog"):
+            yield Static(self._text(), id="choices")
+
+    def _text(self) -> Text:
+        means = {
+            "detach": f"close the screen; training goes on (gputop-train attach {self._run_id})",
+            "stop": "end the script: SIGINT first, then SIGTERM, then SIGKILL",
+            "cancel": "stay",
+        }
+        text = Text("The script is still running.\n\n")
+        for position, choice in enumerate(_CHOICES):
+            chosen = position == self._at
+            text.append("> " if chosen else "  ")
+            text.append(f"{choice[0]}  {choice:<8}", style="bold reverse" if chosen else "bold")
+            text.append(f"  {means[choice]}\n")
+        return text
+
+    def action_move(self, by: int) -> None:
+        """Select another answer."""
+        self._at = (self._at + by) % len(_CHOICES)
+        self.query_one("#choices", Static).update(self._text())
+
+    def action_take(self) -> None:
+        """Give the selected answer."""
+        self.dismiss(_CHOICES[self._at])
+
+    def action_choose(self, choice: Choice) -> None:
+        """Give an answer by its letter."""
+        self.dismiss(choice)

@@ -1,0 +1,96 @@
+"""The overview: everything about the run on one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.style import Style
+from textual.app import ComposeResult
+from textual.events import Resize
+from textual.screen import Screen
+
+from gputop_train.tui.layout import plan
+from gputop_train.tui.paint import Glyphs
+from gputop_train.tui.snapshot import Snapshot
+from gputop_train.tui.widgets.header import Header
+from gputop_train.tui.widgets.keys import Keys
+from gputop_train.tui.widgets.logpane import LogPane
+from gputop_train.tui.widgets.memory import MemoryBar
+from gputop_train.tui.widgets.notice import Notice
+from gputop_train.tui.widgets.panel import Panel
+from gputop_train.tui.widgets.ribbon import PhaseRibbon
+from gputop_train.tui.widgets.stepbar import StepBar
+from gputop_train.tui.widgets.timechart import TimeChart
+from gputop_train.tui.widgets.verdict import VerdictCard, card_height
+from gputop_train.tui.widgets.workers import Workers
+
+
+class Overview(Screen[None]):
+    """Stacks the panels and shares the rows out among them."""
+
+    AUTO_FOCUS = ""
+
+    def __init__(self, glyphs: Glyphs, inks: Mapping[str, Style]) -> None:
+        super().__init__()
+        self._glyphs = glyphs
+        self._inks = inks
+        self._snapshot: Snapshot | None = None
+        self._wishes: tuple[int, ...] = ()
+
+    def compose(self) -> ComposeResult:
+        """The panels from top to bottom."""
+        yield Header(id="header")
+        yield VerdictCard(id="card")
+        yield TimeChart(id="chart")
+        yield PhaseRibbon(id="ribbon")
+        yield StepBar(id="step")
+        yield MemoryBar(id="memory")
+        yield Workers(id="workers")
+        yield LogPane(id="log")
+        yield Notice(id="notice")
+        yield Keys(id="keys")
+
+    def on_mount(self) -> None:
+        """Dress the panels."""
+        self.restyle(self._glyphs, self._inks)
+
+    def on_resize(self, _event: Resize) -> None:
+        """Share the rows out anew."""
+        self._wishes = ()
+        self._arrange()
+
+    def restyle(self, glyphs: Glyphs, inks: Mapping[str, Style]) -> None:
+        """Use another alphabet or other colours."""
+        self._glyphs, self._inks = glyphs, inks
+        for panel in self.query(Panel):
+            panel.restyle(glyphs, inks)
+
+    def show(self, snapshot: Snapshot, *, frozen: bool = False) -> None:
+        """Show a snapshot in every panel."""
+        self._snapshot = snapshot
+        self._arrange()
+        self.query_one(Header).frozen = frozen
+        with self.app.batch_update():
+            for panel in self.query(Panel):
+                panel.show(snapshot)
+
+    def say(self, message: str) -> None:
+        """Answer a key press in the notice row."""
+        self.query_one(Notice).say(message)
+
+    def _arrange(self) -> None:
+        snapshot = self._snapshot
+        width, height = self.size
+        if snapshot is None or not height:
+            return
+        # The layout moves only with the size of the terminal or with the card's need of rows.
+        wishes = (width, height, card_height(snapshot, width, self._glyphs), len(snapshot.lanes))
+        if wishes == self._wishes:
+            return
+        self._wishes = wishes
+        rows = plan(height, card_wants=wishes[2], lanes=wishes[3])
+        for panel in self.query(Panel):
+            size = getattr(rows, str(panel.id))
+            panel.styles.height = size
+            panel.display = size > 0
+        self.query_one(StepBar).styles.margin = (rows.gap, 0, 0, 0)

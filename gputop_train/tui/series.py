@@ -1,0 +1,139 @@
+"""Samples and steps onto the bins of a time axis. Pure arithmetic.
+
+Everything measured here holds over a span of time (a driver's sample over its window, a step from
+boundary to boundary), so a bin gets the part of each span that lies in it. That keeps sums exact
+at any zoom, and a bin nothing was measured in stays ``None``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from gputop_train.tui.snapshot import Axis
+
+Floats = npt.NDArray[np.float64]
+
+#: A bin counts as measured when spans cover at least this much of it, or of the newest span.
+MIN_COVER = 0.05
+
+
+def axis_ending(now_ns: int, window_s: float, columns: int) -> Axis:
+    """An axis whose bins lie on a fixed grid, so that a passing second moves columns as a whole.
+
+    A bin keeps its value once it is over; otherwise every cell would flicker at every repaint.
+    """
+    columns = max(1, columns)
+    bin_ns = max(1, int(window_s * 1e9) // columns)
+    end = (now_ns // bin_ns + 1) * bin_ns
+    return Axis(end - columns * bin_ns, end, columns)
+
+
+def spread(t0: Sequence[int], t1: Sequence[int], amounts: Floats, axis: Axis) -> Floats:
+    """Distribute each span's amounts evenly over its time and sum them by bin.
+
+    Args:
+        t0: Begins of spans that follow each other in time.
+        t1: Their ends; where a span begins before the previous one ended, it is cut.
+        amounts: Shape (spans, kinds).
+        axis: The bins.
+
+    Returns:
+        Shape (columns, kinds).
+    """
+    if not len(t0):
+        return np.zeros((axis.columns, amounts.shape[1]))
+    # Relative to the axis, nanoseconds fit a double exactly.
+    ends = np.maximum.accumulate(np.asarray([t - axis.t0_ns for t in t1], dtype=np.float64))
+    begins = np.asarray([t - axis.t0_ns for t in t0], dtype=np.float64)
+    begins = np.maximum(begins, np.concatenate(([-np.inf], ends[:-1])))
+    begins = np.minimum(begins, ends)
+    knots = np.column_stack((begins, ends)).ravel()
+    sums = np.vstack((np.zeros((1, amounts.shape[1])), np.cumsum(amounts, axis=0)))
+    edges = np.linspace(0.0, float(axis.t1_ns - axis.t0_ns), axis.columns + 1)
+    out = np.empty((axis.columns, amounts.shape[1]))
+    for kind in range(amounts.shape[1]):
+        at_knots = np.column_stack((sums[:-1, kind], sums[1:, kind])).ravel()
+        out[:, kind] = np.diff(np.interp(edges, knots, at_knots))
+    return out
+
+
+def spans_of(times: Sequence[int]) -> list[int]:
+    """Begin of the span each sample stands for: the previous sample, unless there was a pause."""
+    if len(times) < 2:
+        return [t - 200_000_000 for t in times]
+    gaps = sorted(b - a for a, b in itertools.pairwise(times) if b > a)
+    usual = gaps[len(gaps) // 2] if gaps else 200_000_000
+    begins = [times[0] - usual]
+    for previous, t in itertools.pairwise(times):
+        begins.append(previous if t - previous <= 2.5 * usual else t - usual)
+    return begins
+
+
+def mean_by_bin(
+    t0: Sequence[int], t1: Sequence[int], values: Sequence[float], axis: Axis
+) -> tuple[float | None, ...]:
+    """Time-weighted mean of samples by bin; ``None`` where none reached."""
+    lengths = np.asarray([max(0, b - a) for a, b in zip(t0, t1, strict=True)], dtype=np.float64)
+    weighted = np.column_stack((np.asarray(values, dtype=np.float64) * lengths, lengths))
+    sums = spread(t0, t1, weighted.reshape(-1, 2), axis)
+    enough = MIN_COVER * axis.bin_ns
+    return tuple(
+        float(total / cover) if cover >= enough else None for total, cover in sums.tolist()
+    )
+
+
+def peak_by_bin(
+    t0: Sequence[int], t1: Sequence[int], values: Sequence[float], axis: Axis
+) -> tuple[float | None, ...]:
+    """Largest sample that touches each bin."""
+    out: list[float | None] = [None] * axis.columns
+    for begin, end, value in zip(t0, t1, values, strict=True):
+        first = max(0, int((begin - axis.t0_ns) / axis.bin_ns))
+        last = min(axis.columns - 1, int((end - 1 - axis.t0_ns) / axis.bin_ns))
+        for column in range(first, last + 1):
+            known = out[column]
+            out[column] = value if known is None else max(known, value)
+    return tuple(out)
+
+
+def shares_by_bin(
+    t0: Sequence[int], t1: Sequence[int], labels: Floats, axis: Axis
+) -> tuple[list[tuple[float | None, ...]], list[float]]:
+    """Shares of wall time: by label and bin, and by label over the whole axis.
+
+    A bin's shares are of the time steps were measured in, which keeps the newest, half-filled bin
+    right.
+    """
+    sums = spread(t0, t1, labels, axis)
+    walls = sums.sum(axis=1)
+    measured = walls >= MIN_COVER * axis.bin_ns
+    with np.errstate(divide="ignore", invalid="ignore"):
+        parts = sums / walls[:, None]
+    lanes = [
+        tuple(float(v) if ok else None for v, ok in zip(parts[:, k], measured, strict=True))
+        for k in range(sums.shape[1])
+    ]
+    total = float(walls.sum())
+    whole = [float(s) / total if total > 0 else 0.0 for s in sums.sum(axis=0)]
+    return lanes, whole
+
+
+def latest(values: Sequence[float | None]) -> float | None:
+    """The newest measured value."""
+    return next((value for value in reversed(values) if value is not None), None)
+
+
+def average(values: Sequence[float | None]) -> float | None:
+    """Mean of the measured values."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The smallest value that at least ``share`` of the values do not exceed (nearest rank)."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, max(0, -(-int(share * 1000) * len(ordered) // 1000) - 1))]

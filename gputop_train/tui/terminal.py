@@ -1,0 +1,123 @@
+"""The terminal itself: can it show the screen, how often, and what if it goes away."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import sys
+import termios
+import threading
+from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import Any
+
+#: The smallest terminal in which header, verdict and one line still make sense.
+MIN_COLUMNS, MIN_ROWS = 40, 10
+#: Repaints a second: local terminals, and over SSH where every cell is paid for.
+LOCAL_HZ, SSH_HZ = 4.0, 2.0
+#: Seconds a regular exit may take after a signal or a hang-up before the process just leaves.
+GRACE_S = 3.0
+SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+# Leave the alternate screen, show the cursor, end bracketed paste, mouse and Kitty keys; reset.
+_RESTORE = (
+    b"\x1b[?1049l\x1b[?25h\x1b[?2004l\x1b[?1000l\x1b[?1003l\x1b[?1015l\x1b[?1006l\x1b[<u\x1b[0m"
+)
+
+
+def can_run(environ: Mapping[str, str] | None = None) -> str | None:
+    """Why the live screen cannot be shown here, in words; ``None`` when it can."""
+    env = os.environ if environ is None else environ
+    try:
+        if not (os.isatty(0) and os.isatty(1)):
+            return "stdin or stdout is not a terminal"
+    except OSError:
+        return "there is no terminal"
+    term = env.get("TERM", "")
+    if term in ("", "dumb", "unknown"):
+        return f"TERM={term or 'unset'} cannot position the cursor"
+    columns, rows = shutil.get_terminal_size((80, 24))
+    if columns < MIN_COLUMNS or rows < MIN_ROWS:
+        return f"the terminal is {columns}x{rows}, the screen needs {MIN_COLUMNS}x{MIN_ROWS}"
+    return None
+
+
+def repaint_hz(environ: Mapping[str, str] | None = None) -> float:
+    """Repaints a second that suit this terminal."""
+    env = os.environ if environ is None else environ
+    return SSH_HZ if env.get("SSH_CONNECTION") or env.get("SSH_TTY") else LOCAL_HZ
+
+
+def needs_ascii(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether the terminal's encoding or type rules out box and block characters."""
+    env = os.environ if environ is None else environ
+    encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower().replace("-", "")
+    return encoding not in ("utf8", "utf_8") or env.get("TERM", "") in ("linux", "vt100", "vt220")
+
+
+class Guard:
+    """Watches over the terminal while the screen is up.
+
+    SIGTERM, SIGHUP and SIGQUIT ask the screen to leave with 128+n. Plain signal handlers and not
+    the event loop's: with a terminal that takes no output the loop stands still, while a handler
+    still runs. Should a regular exit take longer than `GRACE_S`, the terminal's settings are put
+    back and the process leaves. A terminal that hung up without a signal is noticed by polling.
+    """
+
+    def __init__(self, leave: Callable[[int], object], fd: int = 0) -> None:
+        self._leave = leave
+        self._fd = fd
+        self._handlers: dict[int, Any] = {}
+        self._settings: list[Any] | None = None
+        self._done = threading.Event()
+        self._leaving = False
+
+    def __enter__(self) -> Guard:
+        """Begin watching."""
+        with contextlib.suppress(termios.error, OSError):
+            self._settings = termios.tcgetattr(self._fd)
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                self._handlers[number] = signal.signal(number, self._on_signal)
+        threading.Thread(target=self._watch, name="gputop-terminal", daemon=True).start()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        """Put the handlers back."""
+        self._done.set()
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        self._go(128 + number)
+
+    def _go(self, code: int) -> None:
+        if self._leaving:
+            return
+        self._leaving = True
+        # From a thread: only then does a sleeping event loop wake up for it.
+        threading.Thread(target=self._end, args=(code,), daemon=True).start()
+
+    def _end(self, code: int) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is gone already
+            self._leave(code)
+        if self._done.wait(GRACE_S):
+            return
+        with contextlib.suppress(termios.error, OSError):
+            os.set_blocking(1, False)
+            os.write(1, _RESTORE)
+        if self._settings is not None:
+            with contextlib.suppress(termios.error, OSError):
+                termios.tcsetattr(self._fd, termios.TCSANOW, self._settings)
+        os._exit(code)
+
+    def _watch(self) -> None:
+        poller = select.poll()
+        poller.register(self._fd, 0)  # POLLHUP and POLLERR are always reported
+        while not self._done.wait(1.0):
+            if any(mask & (select.POLLHUP | select.POLLNVAL) for _, mask in poller.poll(0)):
+                self._go(128 + signal.SIGHUP)
+                return

@@ -1,0 +1,107 @@
+"""Numbers as people read them. Pure; one place so that the screen speaks with one voice."""
+
+from __future__ import annotations
+
+from gputop_train.model import LABELS
+
+#: Words for the labels of host time: the long one where there is room, the short one elsewhere.
+LABEL_WORDS: dict[str, tuple[str, str]] = {
+    "data_wait": ("data wait", "data"),
+    "h2d": ("H2D copy", "h2d"),
+    "forward": ("forward", "fwd"),
+    "backward": ("backward", "bwd"),
+    "optimizer": ("optimizer", "opt"),
+    "gpu_wait": ("GPU wait", "gpu"),
+    "sync": ("host sync", "sync"),
+    "comm": ("comm", "comm"),
+    "checkpoint": ("checkpoint", "save"),
+    "eval": ("evaluation", "eval"),
+    "logging": ("logging", "log"),
+    "gc": ("gc", "gc"),
+    "compile": ("compile", "comp"),
+    "restart": ("restart", "rest"),
+    "other": ("other", "other"),
+}
+assert set(LABEL_WORDS) == set(LABELS)
+
+
+def label_word(label: str, *, short: bool = False) -> str:
+    """A label of host time in words; unknown labels are shown as they are."""
+    words = LABEL_WORDS.get(label)
+    return words[1 if short else 0] if words else label.replace("_", " ")
+
+
+def duration(seconds: float) -> str:
+    """A span of wall time: ``42s``, ``4m12s``, ``3h05m``, ``2d04h``."""
+    whole = max(0, int(seconds))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    if whole < 86_400:
+        return f"{whole // 3600}h{whole // 60 % 60:02d}m"
+    return f"{whole // 86_400}d{whole // 3600 % 24:02d}h"
+
+
+def milliseconds(ms: float) -> str:
+    """A step or a part of one: ``0.42 ms``, ``8.3 ms``, ``268 ms``, ``1.32 s``."""
+    if ms >= 9_995:
+        return f"{ms / 1000:,.1f} s"
+    if ms >= 999.5:
+        return f"{ms / 1000:.2f} s"
+    if ms >= 99.5:
+        return f"{ms:.0f} ms"
+    if ms >= 0.995:
+        return f"{ms:.1f} ms"
+    return f"{ms:.2f} ms"
+
+
+def gib(count: float, total: float | None = None) -> str:
+    """Bytes without their unit, in the unit that suits ``total`` (or the number itself)."""
+    divisor, _ = _unit(total if total is not None else count)
+    value = count / divisor
+    return f"{value:.0f}" if value >= 999.5 else f"{value:.1f}"
+
+
+def byte_unit(count: float) -> str:
+    """The unit `gib` uses for a number of bytes."""
+    return _unit(count)[1]
+
+
+def _unit(count: float) -> tuple[float, str]:
+    for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if abs(count) >= 1024**power:
+            return float(1024**power), unit
+    return 1.0, "B"
+
+
+def size(count: float) -> str:
+    """Bytes with their unit: ``41.2 GiB``."""
+    divisor, unit = _unit(count)
+    value = count / divisor
+    if unit == "B":
+        return f"{value:.0f} B"
+    return f"{value:.0f} {unit}" if value >= 99.5 else f"{value:.1f} {unit}"
+
+
+def count(number: int) -> str:
+    """A count with thousands separators."""
+    return f"{number:,}"
+
+
+def rate(per_s: float) -> str:
+    """A rate with three significant digits: ``1,150``, ``412``, ``3.7``."""
+    if per_s >= 99.5:
+        return f"{per_s:,.0f}"
+    return f"{per_s:.1f}" if per_s >= 9.95 else f"{per_s:.2f}"
+
+
+def factor(number: float) -> str:
+    """A speed-up: ``2.8x``."""
+    return f"{number:.1f}x" if number < 9.95 else f"{number:.0f}x"
+
+
+def percent(share: float) -> str:
+    """A share of 0..1 in whole percent; ``<1%`` for what would round to nothing."""
+    value = share * 100
+    return "<1%" if 0 < value < 0.5 else f"{value:.0f}%"

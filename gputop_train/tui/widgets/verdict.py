@@ -1,0 +1,288 @@
+"""The verdict card: what is lost, why, where in the code, what to change, what it brings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+
+from gputop_train.model import Advice, Diagnosis, Evidence, Finding, Gain, Where
+from gputop_train.tui.paint import Glyphs, Row, Span, fit, plain, spread, wrap
+from gputop_train.tui.snapshot import Snapshot
+from gputop_train.tui.text import factor, percent, rate
+from gputop_train.tui.widgets.panel import Panel
+
+#: Headlines a tired reader takes in at once; other ids are shown as they are, in capitals.
+HEADLINES = {
+    "input-bound": "STARVED",
+    "host-sync-stall": "STALLED BY HOST SYNC",
+    "checkpoint-stall": "STALLED BY CHECKPOINTS",
+    "eval-stall": "STALLED BY EVALUATION",
+    "cpu-training": "TRAINING ON THE CPU",
+    "gpu-bound": "GPU-BOUND",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """The card's words, before layout: headline, promise, and labelled lines."""
+
+    headline: str
+    ink: str
+    glyph: str
+    promise: str
+    lead: str
+    aside: str
+    lines: tuple[tuple[str, str, str], ...]  # label, text, ink
+
+
+def card(snap: Snapshot, glyphs: Glyphs) -> Card:
+    """What the card says about a snapshot."""
+    diagnosis = snap.diagnosis
+    if diagnosis is not None and diagnosis.verdict is not None:
+        return _verdict(diagnosis, diagnosis.verdict, snap, glyphs)
+    status = diagnosis.status if diagnosis is not None else "no-steps"
+    note = diagnosis.note if diagnosis is not None else ""
+    over = snap.state in ("ended", "lost")
+    if status == "healthy":
+        return Card(
+            "HEALTHY",
+            "good",
+            glyphs.ok,
+            "",
+            note or "Nothing measured here is worth changing.",
+            "",
+            _also(diagnosis) or (("", "The time goes into training itself.", "muted"),),
+        )
+    if status == "abstained":
+        lead = note or "A signal is missing, so no cause is named and none is excluded."
+        return Card("NO VERDICT", "info", glyphs.wait, "", lead, "", _missing(diagnosis))
+    if status == "too-early":
+        lead = note or (
+            "The run was too short for a verdict."
+            if over
+            else "Measuring; a verdict needs 20 steps."
+        )
+        return Card("TOO EARLY", "info", glyphs.wait, "", lead, "", _missing(diagnosis))
+    lead = note or (
+        "No optimizer step was seen." if over else "Waiting for the first optimizer step."
+    )
+    hint = () if over else (("", "Imports, data set-up and warm-up come first.", "muted"),)
+    return Card("NO STEPS" if over else "STARTING", "info", glyphs.wait, "", lead, "", hint)
+
+
+def _verdict(diagnosis: Diagnosis, finding: Finding, snap: Snapshot, glyphs: Glyphs) -> Card:
+    ink = {"critical": "critical", "warn": "warn"}.get(finding.severity, "info")
+    glyph = {"critical": glyphs.critical, "warn": glyphs.warn}.get(finding.severity, glyphs.wait)
+    headline = HEADLINES.get(finding.id, finding.id.replace("-", " ").upper())
+    lines: list[tuple[str, str, str]] = [("where", _where(finding), "text")]
+    if finding.evidence:
+        lines.append(("why", glyphs.sep.join(map(evidence_text, finding.evidence)), "text"))
+    lines.extend(
+        ("do" if position == 0 else "then", text, "strong" if position == 0 else "text")
+        for position, text in enumerate(advice_texts(finding.advice)[:3])
+    )
+    if finding.gain is not None and finding.gain.basis:
+        lines.append(("gain", gain_text(finding.gain), "text"))
+    lines.extend(_also(diagnosis))
+    return Card(
+        headline,
+        ink,
+        glyph,
+        _promise(finding.gain, snap.step.samples_per_s),
+        finding.summary,
+        f"confidence {finding.confidence}",
+        tuple(lines),
+    )
+
+
+def _where(finding: Finding) -> str:
+    if not finding.where:
+        return finding.where_missing or "no single line"
+    return "   ".join(map(_place, finding.where[:2]))
+
+
+def _place(where: Where) -> str:
+    return f"{short_path(where.file)}:{where.line}  {where.what}".rstrip()
+
+
+def short_path(path: str) -> str:
+    """The last two parts of a path: enough to know the file, short enough for a card."""
+    parts = path.replace("\\", "/").split("/")
+    return "/".join(parts[-2:]) if len(parts) > 3 else path
+
+
+def advice_texts(advice: tuple[Advice, ...]) -> list[str]:
+    """Advice as lines; a setting that can be flipped without an edit says how."""
+    out = []
+    for item in advice:
+        flags = " ".join(f"--set {key}={value}" for key, value in (item.setting or {}).items())
+        out.append(f"{item.text}  [{flags}]" if flags else item.text)
+    return out
+
+
+def evidence_text(item: Evidence) -> str:
+    """One measured number in words."""
+    value = item.value
+    if value is None:
+        return f"{item.what}: not measured"
+    if isinstance(value, float):
+        value = f"{value:,.0f}" if abs(value) >= 99.5 else f"{value:,.3g}"
+    elif isinstance(value, int) and not isinstance(value, bool):
+        value = f"{value:,}"
+    joint = "" if item.unit.startswith("%") or item.unit == "x" else " "
+    return f"{item.what} {value}{joint if item.unit else ''}{item.unit}"
+
+
+def gain_text(gain: Gain) -> str:
+    """What a mend brings, with what the number rests on."""
+    ceiling = None
+    if gain.ceiling is not None:
+        ceiling = f"{'at least' if gain.at_least else 'at most'} {factor(gain.ceiling)}"
+    if gain.expected is not None:
+        low, high = gain.expected
+        expected = f"{factor(low)} to {factor(high)} expected"
+        return ", ".join(filter(None, (expected, ceiling))) + (f"; {gain.basis}" * bool(gain.basis))
+    return "; ".join(filter(None, (ceiling, gain.basis)))
+
+
+def _promise(gain: Gain | None, samples_per_s: float | None) -> str:
+    """The title's promise: the expected range where there is a model, else the ceiling."""
+    if gain is None:
+        return ""
+    if gain.expected is not None:
+        low, high = gain.expected
+        if high < 1.05:
+            return ""
+        words = f"expect {low:.1f} to {factor(high)} faster"
+        if samples_per_s:
+            words += f" ({rate(samples_per_s * low)} to {rate(samples_per_s * high)} samples/s)"
+        return words
+    if gain.ceiling is None or gain.ceiling < 1.02:
+        return ""
+    words = f"{'at least' if gain.at_least else 'up to'} {factor(gain.ceiling)} faster"
+    if samples_per_s:
+        words += f" ({rate(samples_per_s * gain.ceiling)} samples/s)"
+    return words
+
+
+def _also(diagnosis: Diagnosis | None) -> tuple[tuple[str, str, str], ...]:
+    if diagnosis is None:
+        return ()
+    return tuple(("also", _also_text(finding), "text") for finding in diagnosis.also[:2])
+
+
+def _also_text(finding: Finding) -> str:
+    place = f"  {_place(finding.where[0])}" if finding.where else ""
+    share = f" ({percent(finding.lost_share)} of time)" if finding.lost_share >= 0.005 else ""
+    return f"{finding.id}{share}: {finding.summary}{place}"
+
+
+def _missing(diagnosis: Diagnosis | None) -> tuple[tuple[str, str, str], ...]:
+    if diagnosis is None:
+        return ()
+    return tuple(("missing", f"{item.missing} ({item.id})", "text") for item in diagnosis.abstained)
+
+
+def card_rows(snap: Snapshot, width: int, height: int, glyphs: Glyphs) -> list[Row]:
+    """The card in its box, lines dropped from the end when there is no room."""
+    words = card(snap, glyphs)
+    if height < 3 or width < 12:
+        return [
+            fit(
+                [(f"{words.glyph} {words.headline}: ", words.ink), (words.lead, "text")],
+                width,
+                glyphs,
+            )
+        ]
+    inner = width - 4
+    body = _body(words, inner, height - 2, glyphs)
+    body.extend([()] * (height - 2 - len(body)))
+    side = (glyphs.side, words.ink)
+    rows = [_top(words, width, glyphs)]
+    rows += [(side, (" ", "text"), *fit(row, inner, glyphs), (" ", "text"), side) for row in body]
+    rows.append(((glyphs.corner[2] + glyphs.rule * (width - 2) + glyphs.corner[3], words.ink),))
+    return rows
+
+
+def _top(words: Card, width: int, glyphs: Glyphs) -> Row:
+    head = f"{glyphs.corner[0]}{glyphs.rule} "
+    title = f"{words.glyph} {words.headline} "
+    tail = f" {glyphs.rule}{glyphs.corner[1]}"
+    room = width - cell_len(head + title + tail) - 3
+    promise = plain(words.promise, glyphs)
+    if promise and cell_len(promise) > room:
+        promise = promise.split(" (")[0]
+    if promise and cell_len(promise) > room:
+        promise = ""
+    fill = width - cell_len(head + title + tail) - cell_len(promise) - (1 if promise else 0)
+    spans: list[Span] = [(head, words.ink), (title, f"{words.ink}")]
+    spans.append((glyphs.rule * fill + (" " if promise else ""), words.ink))
+    if promise:
+        spans.append((promise, "strong"))
+    return (*spans, (tail if promise else glyphs.rule + glyphs.rule + glyphs.corner[1], words.ink))
+
+
+def _body(words: Card, width: int, height: int, glyphs: Glyphs) -> list[Row]:
+    """Lead and labelled lines, each with the rows it was granted."""
+    label_width = max((len(label) for label, _, _ in words.lines), default=0)
+    label_width = label_width + 2 if label_width and width >= 50 else 0
+    room = width - label_width
+    lead_width = width - (len(words.aside) + 2 if words.aside and width >= 60 else 0)
+    lead = wrap(words.lead, lead_width, min(3, height), glyphs)
+    needs = [len(wrap(text, room, 4, glyphs)) for _, text, _ in words.lines]
+    granted = _grant([label for label, _, _ in words.lines], needs, height - len(lead))
+    rows: list[Row] = []
+    for position, line in enumerate(lead):
+        aside = [(words.aside, "muted")] if position == 0 and lead_width < width else []
+        rows.append(spread([(line, "strong")], aside, width, glyphs))
+    for (label, text, ink), lines in zip(words.lines, granted, strict=True):
+        for position, line in enumerate(wrap(text, room, lines, glyphs) if lines else []):
+            head = [((label if position == 0 else "").ljust(label_width), "muted")]
+            rows.append((*(head if label_width else []), (line, ink)))
+    return rows
+
+
+#: Who gets rows first: what to change in full, then where and why, then everything else.
+_IMPORTANCE = ("do", "where", "why", "missing", "", "gain", "then", "also")
+
+
+def _grant(labels: list[str], needs: list[int], rows: int) -> list[int]:
+    """Rows for each line: essentials first, then the advice in full, then all the others."""
+    order = sorted(range(len(labels)), key=lambda i: _IMPORTANCE.index(labels[i]))
+    granted = [0] * len(labels)
+    # Three passes: a row for the essential lines, the rest of the advice, then all the others.
+    first = [i for i in order if labels[i] in _IMPORTANCE[:3]]
+    advice = [i for i in order if labels[i] == "do" for _ in range(needs[i] - 1)]
+    one_each = [i for i in order if i not in first]
+    rest = [i for i in order if labels[i] != "do" for _ in range(needs[i] - 1)]
+    for i in [*first, *advice, *one_each, *rest][: max(0, rows)]:
+        granted[i] += 1
+    return granted
+
+
+def advice_block(snap: Snapshot) -> str:
+    """The verdict as plain text for a note or a colleague; empty when there is none."""
+    diagnosis = snap.diagnosis
+    if diagnosis is None or diagnosis.verdict is None:
+        return ""
+    finding = diagnosis.verdict
+    lines = [finding.summary, f"where: {_where(finding)}"]
+    lines += [f"do: {text}" for text in advice_texts(finding.advice)]
+    if finding.gain is not None:
+        lines.append(f"gain: {gain_text(finding.gain)}")
+    return "\n".join(lines) + "\n"
+
+
+def card_height(snap: Snapshot, width: int, glyphs: Glyphs) -> int:
+    """Rows the card would like, borders included."""
+    words = card(snap, glyphs)
+    return 2 + len(_body(words, width - 4, 20, glyphs))
+
+
+class VerdictCard(Panel):
+    """See `card_rows`."""
+
+    def rows(self, snapshot: Snapshot, width: int, height: int) -> list[Row]:
+        """The card at this size."""
+        return card_rows(snapshot, width, height, self.glyphs)
