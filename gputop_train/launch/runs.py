@@ -140,6 +140,16 @@ def supervisor_pid(path: Path) -> int | None:
     return pid if identity.is_alive(identity.ProcessId(pid, ticks, boot)) else None
 
 
+def store_path(run_dir: Path, run: Mapping[str, Any]) -> Path:
+    """Where a run's store is now: on local disk while it runs, in the run directory at the end."""
+    home = run_dir / "run.sqlite"
+    named = run.get("store")
+    if not isinstance(named, str) or not named:
+        return home
+    away = Path(named)
+    return home if home.exists() and not away.exists() else away
+
+
 def exit_code(exit_: Mapping[str, Any] | None) -> int | None:
     """The code a shell would give for ``exit.json``: 128 + signal if killed."""
     if exit_ is None:

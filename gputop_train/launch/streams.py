@@ -24,8 +24,9 @@ class OutputPump(threading.Thread):
         skipped_bytes: Text given up by the bound on ``output.log`` before it could be copied.
     """
 
-    def __init__(self, path: Path, target_fd: int) -> None:
+    def __init__(self, path: Path, target_fd: int, *, start: int = 0) -> None:
         super().__init__(name="output", daemon=True)
+        self._start_at = start
         self._target = target_fd
         self._source = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         self._ending = threading.Event()
@@ -39,7 +40,7 @@ class OutputPump(threading.Thread):
 
     def run(self) -> None:
         """Copy until told to finish or until nobody reads any more."""
-        offset = 0
+        offset = self._start_at
         try:
             while True:
                 last_round = self._ending.is_set()

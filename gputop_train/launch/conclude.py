@@ -1,0 +1,211 @@
+"""The end of a run: last data in, final verdict, report, store brought home, traces removed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gputop_train.launch import housekeeping, identity, runfile, verdicts
+from gputop_train.launch.feeds import RankState
+from gputop_train.launch.locking import AlreadyWatched, take_lock
+from gputop_train.launch.pipeline import Pipeline, known_ranks
+from gputop_train.launch.runs import store_path
+from gputop_train.store.errors import StoreError, StoreFull
+from gputop_train.store.reader import RunReader
+from gputop_train.store.writer import RunWriter
+
+
+class ConcludeError(Exception):
+    """No report can be made; the message says what happened and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """What came of a run's end: the report, or why there is none."""
+
+    report: dict[str, Any] | None
+    problem: str | None = None
+
+
+def open_pipeline(run_dir: Path, run: Mapping[str, Any], sid: int | None) -> Pipeline:
+    """Open the store, new or continued, and everything that feeds it.
+
+    Args:
+        run_dir: The run's directory.
+        run: ``run.json``.
+        sid: The run's session, ``None`` when it has ended and nothing is to be sampled.
+
+    Raises:
+        StoreError: There can be no store here.
+    """
+    store = store_path(run_dir, run)
+    known, damaged = _earlier(store)
+    writer = RunWriter(store)
+    pipeline = Pipeline(Path(str(run.get("ring_dir"))), sid, writer, known or {})
+    writer.set_meta("run", dict(run))
+    if damaged is not None:
+        pipeline.note("store-damaged", {"text": damaged})
+    if known is not None:
+        text = "The supervisor was replaced; what happened in between comes from the probe's ring."
+        pipeline.note("supervisor-replaced", {"text": text, "pid": os.getpid()})
+    return pipeline
+
+
+def conclude(run_dir: Path, run: Mapping[str, Any], pipeline: Pipeline) -> Conclusion:
+    """Drain, judge, report and clean up. The store's writer is closed afterwards. Never raises."""
+    guard = pipeline.guard
+    pipeline.finish(time.monotonic_ns())
+    exit_ = runfile.read_json(run_dir / "exit.json")
+    store = store_path(run_dir, run)
+    problem: list[str] = []
+
+    def make_report() -> dict[str, Any]:
+        ended = runfile.read_exit(run_dir)
+        known = ended is not None and ended.reason is None
+        pipeline.writer.set_meta("exit_code", ended.status if ended and known else None)
+        pipeline.commit(time.monotonic_ns())
+        report, diagnosis = verdicts.build_report(store, run, exit_)
+        pipeline.writer.add_finding(time.monotonic_ns(), verdicts.as_body(diagnosis))
+        verdicts.write_json(run_dir / "report.json", report)
+        return report
+
+    try:
+        report = guard.run("report", make_report)
+    except StoreFull as error:
+        report = None
+        problem.append(str(error))
+    if report is None and not problem:
+        problem.append("The report could not be made; see supervisor.log in the run's directory.")
+    with contextlib.suppress(StoreError):
+        pipeline.writer.close()
+    guard.run("store copy", lambda: _bring_home(store, run_dir))
+    guard.run("ring directory", lambda: remove_ring_dir(run))
+    guard.run("housekeeping", lambda: housekeeping.prune(run_dir.parent))
+    return Conclusion(report, problem[0] if problem else None)
+
+
+def finalize(run_dir: str | os.PathLike[str], *, wait_s: float = 10.0) -> dict[str, Any]:
+    """Make the report of an ended run in this process, when its supervisor died before it could.
+
+    Args:
+        run_dir: The run's directory.
+        wait_s: How long to wait for a supervisor that is just concluding.
+
+    Returns:
+        The report; the one that exists, if there is one.
+
+    Raises:
+        ConcludeError: The run is still going on, or nothing was recorded.
+    """
+    directory = Path(run_dir)
+    run = runfile.read_json(directory / "run.json")
+    if run is None:
+        raise ConcludeError(f"{directory} holds no run. Name one that `gputop-train runs` lists.")
+    lock, report = _lock_or_report(directory, wait_s)
+    if lock is None:
+        if report is not None:
+            return report
+        raise ConcludeError(
+            f"The supervisor of {directory.name} is still at work. Try again in a moment."
+        )
+    try:
+        report = runfile.read_json(directory / "report.json")
+        if report is not None:
+            return report
+        child = identity.recorded_child(run)
+        if child is not None and identity.is_alive(child):
+            raise ConcludeError(
+                f"The run {directory.name} is still going on. Join it with "
+                f"`gputop-train attach {directory.name}`."
+            )
+        _witness_lost_exit(directory)
+        try:
+            conclusion = conclude(directory, run, open_pipeline(directory, run, None))
+        except StoreError as error:
+            raise ConcludeError(str(error)) from error
+    finally:
+        os.close(lock)
+    if conclusion.report is None:
+        raise ConcludeError(conclusion.problem or "The report could not be made.")
+    return conclusion.report
+
+
+def remove_ring_dir(run: Mapping[str, Any]) -> None:
+    """Remove what a run left in shared memory: only files of kinds we make, never a tree."""
+    named = run.get("ring_dir")
+    if not isinstance(named, str) or not named:
+        return
+    directory = Path(named)
+    with contextlib.suppress(FileNotFoundError):
+        for entry in directory.iterdir():
+            if ".ring" in entry.name or entry.name == "control.sock":
+                entry.unlink(missing_ok=True)
+        directory.rmdir()
+
+
+def _earlier(store: Path) -> tuple[dict[int, RankState] | None, str | None]:
+    """What an earlier supervisor left, and what had to be put aside because it was unreadable."""
+    if not store.exists():
+        return None, None
+    try:
+        with RunReader(store) as reader:
+            return known_ranks(reader), None
+    except StoreError as error:
+        if store.stat().st_size == 0:  # created, and killed before it got any further
+            return {}, None
+        aside = store.with_name(f"{store.name}.damaged-{time.time_ns()}")
+        store.rename(aside)
+        for suffix in ("-wal", "-shm"):
+            store.with_name(store.name + suffix).unlink(missing_ok=True)
+        return {}, f"{error} It was put aside as {aside.name} and a new one begun."
+
+
+def _lock_or_report(run_dir: Path, wait_s: float) -> tuple[int | None, dict[str, Any] | None]:
+    deadline = time.monotonic() + wait_s
+    while (lock := _try_lock(run_dir)) is None:
+        report = runfile.read_json(run_dir / "report.json")
+        if report is not None or time.monotonic() >= deadline:
+            return None, report
+        time.sleep(0.1)
+    return lock, None
+
+
+def _try_lock(run_dir: Path) -> int | None:
+    try:
+        return take_lock(run_dir)
+    except AlreadyWatched:
+        return None
+    except OSError as error:
+        raise ConcludeError(
+            f"{run_dir} cannot be written ({error.strerror}). Check its owner and free space."
+        ) from error
+
+
+def _witness_lost_exit(run_dir: Path) -> None:
+    if runfile.read_exit(run_dir) is None:
+        reason = "Nobody was left to see how the script ended."
+        runfile.write_exit(run_dir, runfile.Exit(None, reason=reason))
+
+
+def _bring_home(store: Path, run_dir: Path) -> None:
+    """Copy a store kept on local disk into the run directory, whole or not at all."""
+    home = run_dir / "run.sqlite"
+    if store == home or not store.exists():
+        return
+    temporary = run_dir / f".run.sqlite.{os.getpid()}"
+    try:
+        shutil.copyfile(store, temporary)
+        temporary.chmod(0o600)
+        temporary.replace(home)
+    finally:
+        temporary.unlink(missing_ok=True)
+    for suffix in ("", "-wal", "-shm"):
+        store.with_name(store.name + suffix).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # shared with nobody, but perhaps not empty
+        store.parent.rmdir()

@@ -1,0 +1,336 @@
+"""The supervisor of one run: ``python -m gputop_train.launch.supervisor RUN_DIR``.
+
+It watches and writes down; it is not the parent of training and nothing depends on its life. Killed
+at any moment, it can be replaced by another one, which reads the rings and the store and goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gputop_train import paths
+from gputop_train.launch import control, identity, runfile, verdicts
+from gputop_train.launch.conclude import (
+    Conclusion,
+    conclude,
+    finalize,
+    open_pipeline,
+)
+from gputop_train.launch.locking import AlreadyWatched, take_lock
+from gputop_train.launch.noring import Absence
+from gputop_train.launch.outputlog import LogBound
+from gputop_train.launch.runs import store_path
+from gputop_train.launch.stop import GRACE_S, StopOutcome, ladder
+from gputop_train.store.errors import StoreFull
+
+__all__ = ["Supervisor", "finalize", "main"]
+
+_TICK_S = 0.25
+#: The shim writes exit.json within milliseconds of the end; longer means that it is gone too.
+_EXIT_WAIT_S = 5.0
+_NICE = 5
+_STORE_RETRY_S = 10.0
+#: Of us and the training, the kernel shall take us when memory runs out.
+_OOM_SCORE_ADJ = 500
+_LOG_CHECK_NS = 2_000_000_000
+_SOCKET_CHECK_NS = 10_000_000_000
+_SELF_CHECK_NS = 10_000_000_000
+_SUPERVISOR_LOG_BYTES = 1_000_000
+
+
+class Supervisor:
+    """Watches one run from now to its end.
+
+    Args:
+        run_dir: The run's directory.
+        grace_s: Seconds of the stop ladder's first two rungs.
+        log_limit_bytes: Newest bytes of output.log to keep; ``None`` for the default.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        *,
+        grace_s: tuple[float, float] = GRACE_S,
+        log_limit_bytes: int | None = None,
+    ) -> None:
+        run = runfile.read_json(run_dir / "run.json")
+        child = identity.recorded_child(run) if run is not None else None
+        if run is None or child is None:
+            raise ValueError(f"{run_dir} does not hold a run with a process to watch")
+        self._dir = run_dir
+        self._run = run
+        self._child = child
+        self._grace_s = grace_s
+        self._lock = take_lock(run_dir)
+        self._began_ns = time.monotonic_ns()
+        self._cpu_before_s = time.process_time()
+        alive = identity.is_alive(child)
+        self._pipe = open_pipeline(run_dir, run, child.pid if alive else None)
+        self._guard = self._pipe.guard
+        self._judge = verdicts.Judge(store_path(run_dir, run))
+        self._absence = Absence(child.pid, time.monotonic_ns())
+        self._leave = threading.Event()
+        self._wake = threading.Event()
+        self._stopping: threading.Thread | None = None
+        self._stop_reason: str | None = None
+        self._stop_outcome: StopOutcome | None = None
+        self._signalled = False
+        self._steps_wanted = _positive(run.get("options"), "steps")
+        self._server: control.Server | None = None
+        limit = {} if log_limit_bytes is None else {"limit_bytes": log_limit_bytes}
+        self._log = self._guard.run("output.log", lambda: LogBound(run_dir / "output.log", **limit))
+        self._due: dict[str, int] = {}
+
+    def run(self) -> Conclusion | None:
+        """Watch to the end and conclude; ``None`` when told to leave before it."""
+        self._announce()
+        self._open_door(Path(str(self._run.get("control_socket"))))
+        gone_since: float | None = None
+        while not self._leave.is_set():
+            self._tick(time.monotonic_ns())
+            if runfile.read_exit(self._dir) is not None:
+                return self._conclude()
+            if not identity.is_alive(self._child):
+                gone_since = gone_since or time.monotonic()
+                if self._exit_is_lost(time.monotonic() - gone_since):
+                    return self._conclude()
+            self._wake.wait(_TICK_S)
+            self._wake.clear()
+        self._pipe.stop_sampling()
+        self._pipe.commit(time.monotonic_ns())
+        self._close()
+        return None
+
+    def leave(self) -> None:
+        """Leave the run to another supervisor; safe to call from a signal handler."""
+        self._leave.set()
+        self._wake.set()
+
+    def _tick(self, now_ns: int) -> None:
+        self._pipe.tick(now_ns)
+        self._guard.run("diagnosis", lambda: self._judge_now(now_ns))
+        if self._steps_wanted is not None and self._pipe.feeds.steps(0) >= self._steps_wanted:
+            self._begin_stop("steps")
+        self._record_stop()
+        if self._is_due("log", now_ns, _LOG_CHECK_NS):
+            self._guard.run("output.log", self._bound_log)
+        if self._is_due("socket", now_ns, _SOCKET_CHECK_NS):
+            self._guard.run("control", self._keep_door)
+        if self._is_due("self", now_ns, _SELF_CHECK_NS):
+            self._guard.run("own cost", self._tell_own_cost)
+        if self._pipe.feeds.ever == 0:
+            self._guard.run("absence", lambda: self._explain_absence(now_ns))
+
+    def _judge_now(self, now_ns: int) -> None:
+        diagnosis = self._judge.judge(now_ns)
+        if diagnosis is not None:
+            self._pipe.writer.add_finding(now_ns, verdicts.as_body(diagnosis))
+
+    def _explain_absence(self, now_ns: int) -> None:
+        text = self._absence.explain(now_ns)
+        if text is not None:
+            self._pipe.note_once("no-probe", {"text": text})
+
+    def _bound_log(self) -> None:
+        if self._log is None:
+            return
+        if self._log.enforce():
+            self._pipe.writer.set_meta("log_dropped_bytes", self._log.dropped_bytes)
+            text = "The oldest output was given up to keep output.log within its bound."
+            self._pipe.note_once("log-dropped", {"text": text})
+        if self._log.unsupported is not None:
+            self._pipe.note_once("log-unbounded", {"text": self._log.unsupported})
+
+    def _tell_own_cost(self) -> None:
+        wall_s = (time.monotonic_ns() - self._began_ns) / 1e9
+        cpu_s = time.process_time() - self._cpu_before_s
+        self._pipe.writer.set_meta("supervisor", {"cpu_s": cpu_s, "wall_s": wall_s})
+
+    # -- stopping ---------------------------------------------------------------------------------
+
+    def _begin_stop(self, reason: str) -> None:
+        """Run the ladder in a thread of its own: it takes its time, and the rings do not wait."""
+        if self._stopping is not None:
+            return
+        self._stop_reason = reason
+
+        def climb() -> None:
+            self._stop_outcome = ladder(self._child, grace_s=self._grace_s, on_signal=self._sent)
+            self._wake.set()
+
+        self._stopping = threading.Thread(target=climb, name="stop", daemon=True)
+        self._stopping.start()
+
+    def _sent(self, name: str) -> None:
+        self._guard.log(f"stop ({self._stop_reason}): {name}")
+        self._signalled = True
+
+    def _record_stop(self) -> None:
+        if self._signalled and self._stop_reason is not None:
+            self._pipe.writer.set_meta("stopped_by", self._stop_reason)
+        outcome = self._stop_outcome
+        if outcome is not None and not outcome.ended:
+            self._pipe.note_once("stop-failed", {"text": outcome.reason})
+
+    # -- the door ---------------------------------------------------------------------------------
+
+    def _handle(self, op: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        if op == "ping":
+            return {"pid": os.getpid(), "run": self._dir.name}
+        if op == "status":
+            return {
+                "pid": os.getpid(),
+                "run": self._dir.name,
+                "steps": self._pipe.feeds.steps(0),
+                "rings": self._pipe.feeds.ever,
+                "stopping": self._stop_reason,
+            }
+        if op == "stop":
+            self._begin_stop("user")
+            return {"stopping": self._stop_reason}
+        raise LookupError(op)
+
+    def _open_door(self, path: Path) -> None:
+        self._server = self._guard.run("control", lambda: control.Server(path, self._handle))
+
+    def _keep_door(self) -> None:
+        """Open the door again where it can be found when its directory was removed (logind)."""
+        if self._server is None or self._server.reachable():
+            return
+        self._server.close()
+        self._server = None
+        path = paths.socket_path(self._dir)
+        if not paths.is_network_fs(self._dir):
+            self._server = control.Server(path, self._handle)
+            self._announce()
+            text = "The runtime directory was removed; the control socket moved to the run's own."
+            self._pipe.note_once("socket-moved", {"text": text})
+
+    def _announce(self) -> None:
+        body: dict[str, Any] = {
+            "pid": os.getpid(),
+            "start_ticks": identity.start_ticks(os.getpid()),
+            "boot_id": identity.boot_id(),
+            "started_wall_ns": time.time_ns(),
+        }
+        if self._server is not None:
+            body["control_socket"] = str(self._server.path)
+        with contextlib.suppress(OSError):
+            verdicts.write_json(self._dir / "supervisor.json", body)
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def _exit_is_lost(self, waited_s: float) -> bool:
+        """Whether nobody is left to tell how the script ended."""
+        if waited_s < _EXIT_WAIT_S and _is_recorded_alive(self._run, "shim"):
+            return False
+        if waited_s < 1.0:  # the shim may have written it in the instant before it left
+            return False
+        reason = "The process that waits for the script (the shim) ended before it."
+        runfile.write_exit(self._dir, runfile.Exit(None, reason=reason))
+        self._pipe.note_once("exit-lost", {"text": reason})
+        return True
+
+    def _conclude(self) -> Conclusion:
+        if self._stopping is not None:
+            self._stopping.join(timeout=sum(self._grace_s) + 10)
+        self._record_stop()
+        self._guard.run("output.log", self._bound_log)
+        self._guard.run("own cost", self._tell_own_cost)
+        self._judge.close()
+        conclusion = conclude(self._dir, self._run, self._pipe)
+        self._close()
+        return conclusion
+
+    def _close(self) -> None:
+        self._judge.close()
+        if self._server is not None:
+            self._server.close()
+        if self._log is not None:
+            self._log.close()
+        with contextlib.suppress(Exception):
+            self._pipe.writer.close()
+        os.close(self._lock)
+
+    def _is_due(self, what: str, now_ns: int, period_ns: int) -> bool:
+        if now_ns < self._due.get(what, 0):
+            return False
+        self._due[what] = now_ns + period_ns
+        return True
+
+
+def main(run_dir: str | os.PathLike[str]) -> int:
+    """Watch a run to its end, in this process. Returns the exit code of the supervisor itself."""
+    _be_unobtrusive()
+    directory = Path(run_dir)
+    _bound_own_log(directory)
+    try:
+        supervisor = _begin(directory)
+    except AlreadyWatched:
+        return 0
+    except Exception as error:
+        print(f"The supervisor cannot start: {type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    signal.signal(signal.SIGTERM, lambda *_: supervisor.leave())
+    try:
+        supervisor.run()
+    except Exception as error:
+        print(f"The supervisor gave up: {type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _begin(run_dir: Path) -> Supervisor:
+    """Start watching; a disk that is full now may have room later, and the rings keep minutes."""
+    told = False
+    while True:
+        try:
+            return Supervisor(run_dir)
+        except StoreFull as error:
+            if not told:
+                print(f"{error}", file=sys.stderr)
+                told = True
+        run = runfile.read_json(run_dir / "run.json") or {}
+        if not _is_recorded_alive(run, "child"):
+            return Supervisor(run_dir)
+        time.sleep(_STORE_RETRY_S)
+
+
+def _be_unobtrusive() -> None:
+    """Outlive the terminal, and come last for CPU and first for the memory killer."""
+    for name in ("SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGTSTP"):
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    with contextlib.suppress(OSError):
+        os.nice(_NICE)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE_ADJ))
+
+
+def _bound_own_log(run_dir: Path) -> None:
+    with contextlib.suppress(OSError):
+        path = run_dir / "supervisor.log"
+        if path.lstat().st_size > _SUPERVISOR_LOG_BYTES:
+            os.truncate(path, 0)
+
+
+def _is_recorded_alive(run: Mapping[str, Any], key: str) -> bool:
+    process = identity.recorded_child({**run, "child": run.get(key)})
+    return process is not None and identity.is_alive(process)
+
+
+def _positive(options: object, key: str) -> int | None:
+    value = options.get(key) if isinstance(options, Mapping) else None
+    return value if isinstance(value, int) and value > 0 else None
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,106 @@
+"""Judge the run every few seconds, and once for all at its end, from the store alone."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gputop_train.model import Diagnosis
+from gputop_train.store.reader import RunReader
+
+_PERIOD_NS = 2_000_000_000
+_LONGEST_NS = 15_000_000_000  # a verdict comes within max(15 s, 20 steps): design.md
+#: A diagnosis that took t of CPU is repeated after 60 t: at most 1.7% of a core.
+_REST = 60
+
+
+class Judge:
+    """Decides when a live diagnosis is due and makes it, within a CPU budget."""
+
+    def __init__(self, store: Path) -> None:
+        self._store = store
+        self._reader: RunReader | None = None
+        self._due_ns = 0
+
+    def judge(self, now_ns: int) -> Diagnosis | None:
+        """A diagnosis of the last window, or ``None`` when none is due.
+
+        Raises:
+            StoreError: The store cannot be read.
+        """
+        if now_ns < self._due_ns:
+            return None
+        began_ns = time.thread_time_ns()
+        try:
+            # Imported here: whatever is wrong with judging must not keep data from being recorded.
+            from gputop_train.diagnose import engine, evidence
+
+            if self._reader is None:
+                self._reader = RunReader(self._store)
+            return engine.diagnose(evidence.build(self._reader, final=False))
+        finally:
+            cost_ns = time.thread_time_ns() - began_ns
+            self._due_ns = now_ns + min(max(_PERIOD_NS, _REST * cost_ns), _LONGEST_NS)
+
+    def close(self) -> None:
+        """Let go of the store."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+
+def as_body(diagnosis: Diagnosis) -> dict[str, Any]:
+    """A diagnosis as the store and the screen exchange it."""
+    body: dict[str, Any] = msgspec.to_builtins(diagnosis)
+    return body
+
+
+def build_report(
+    store: Path, run: Mapping[str, Any], exit_: Mapping[str, Any] | None, *, final: bool = True
+) -> tuple[dict[str, Any], Diagnosis]:
+    """The report of ``--json`` from what the store holds.
+
+    Args:
+        store: The run's store.
+        run: ``run.json``.
+        exit_: ``exit.json``, ``None`` while the script runs or when nobody saw its end.
+        final: Judge the whole run's steady part; else the last window.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    from gputop_train.diagnose import engine, evidence
+    from gputop_train.report import json as report_json
+
+    with RunReader(store) as reader:
+        window = evidence.build(reader, final=final)
+        diagnosis = engine.diagnose(window)
+        exit_ = dict(exit_) if exit_ is not None else None
+        report = report_json.build(dict(run), exit_, reader, diagnosis, window)
+    return report, diagnosis
+
+
+def write_json(path: Path, body: Mapping[str, Any]) -> None:
+    """Write a file of ours (0600) so that it is there whole or not at all.
+
+    Raises:
+        OSError: It cannot be written; nothing is left behind.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(temporary, flags, 0o600), "w", encoding="utf-8") as file:
+            json.dump(body, file, indent=1, allow_nan=False)
+            file.write("\n")
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
