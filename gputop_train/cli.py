@@ -18,15 +18,20 @@ from gputop_train import __version__
 if TYPE_CHECKING:
     from gputop_train.launch.options import Options, Target
 
-_EPILOG = """
-\b
-Everything after SCRIPT (or MODULE, or --) belongs to the script, byte for byte.
-\b
-Other commands (gputop-train COMMAND --help says more):
-{commands}
-\b
-A script that is called like a command is reached as ./NAME.
-"""
+
+class _LaunchCommand(click.Command):
+    """The main job; its help also names the subcommands and the argument boundary."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Other commands (gputop-train COMMAND --help says more)"):
+            formatter.write_dl(
+                [(name, command.get_short_help_str(70)) for name, command in commands().items()]
+            )
+        formatter.write_paragraph()
+        formatter.write_text(
+            "Everything after SCRIPT, MODULE or -- belongs to the script, byte for byte. A script "
+            "that is called like a command is reached as ./NAME."
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -95,7 +100,7 @@ def _launch(given: list[str]) -> int:
 
 
 @click.command(
-    epilog=_EPILOG,
+    cls=_LaunchCommand,
     options_metavar="[OPTIONS] SCRIPT [ARGS]... | -m MODULE [ARGS]... | -- COMMAND [ARGS]...",
 )
 @click.option("--no-tui", is_flag=True, help="Plain lines instead of the screen.")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
-import shutil
 import stat
 import time
 from collections.abc import Callable, Mapping
@@ -61,11 +61,10 @@ def await_report(
 
 def _build_report(run_dir: Path, voice: Voice) -> dict[str, Any] | None:
     try:
-        supervisor = importlib.import_module("gputop_train.launch.supervisor")
-        supervisor.finalize(run_dir)
+        importlib.import_module("gputop_train.launch.conclude").finalize(run_dir)
     except Exception as failure:
         voice.say(
-            f"There is no report of this run: {failure}. "
+            f"There is no report of this run: {str(failure).rstrip('.')}. "
             f"What was recorded is kept in {run_dir}; its output is in output.log."
         )
         return None
@@ -74,15 +73,22 @@ def _build_report(run_dir: Path, voice: Voice) -> dict[str, Any] | None:
 
 def print_summary(run_dir: Path, report: Mapping[str, Any], voice: Voice) -> None:
     """Print the exit summary on stderr. Never raises."""
-    width = shutil.get_terminal_size((100, 24)).columns
     try:
-        text = importlib.import_module("gputop_train.report.text")
-        voice.lines(list(text.summary(report, width)))
+        voice.lines(summary_lines(report, fd=2))
     except Exception as failure:
         voice.say(
             f"The summary cannot be shown ({failure}). The report itself is in "
             f"{paths.RunPaths(run_dir).report_json}."
         )
+
+
+def summary_lines(report: Mapping[str, Any], *, fd: int) -> list[str]:
+    """Return the exit summary, as wide as the terminal behind ``fd``."""
+    try:
+        width = os.get_terminal_size(fd).columns or 100
+    except OSError:
+        width = 100
+    return list(importlib.import_module("gputop_train.report.text").summary(report, width))
 
 
 def deliver_json(run_dir: Path, target: str, voice: Voice) -> None:
@@ -97,16 +103,25 @@ def deliver_json(run_dir: Path, target: str, voice: Voice) -> None:
             f"Ask for it later with: gputop-train report {run_dir.name} --json {target}"
         )
         return
+    kept = f"It is in {paths.RunPaths(run_dir).report_json}."
+    _deliver(content, target, voice, kept)
+
+
+def deliver(report: Mapping[str, Any], target: str, voice: Voice) -> None:
+    """Write a report that is in no file, such as one of a run that goes on."""
+    content = json.dumps(report, indent=1).encode("utf-8", "backslashreplace") + b"\n"
+    _deliver(content, target, voice, "Name another file with --json.")
+
+
+def _deliver(content: bytes, target: str, voice: Voice, otherwise: str) -> None:
     if target == "-":
         write_all(1, content)
         return
     try:
         write_file(Path(target), content)
     except OSError as failure:
-        voice.say(
-            f"The report could not be written to {target}: {failure.strerror or failure}. "
-            f"It is in {paths.RunPaths(run_dir).report_json}."
-        )
+        why = failure.strerror or failure
+        voice.say(f"The report could not be written to {target}: {why}. {otherwise}")
 
 
 def write_file(target: Path, content: bytes) -> None:

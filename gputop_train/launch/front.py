@@ -128,10 +128,11 @@ def _stopped_by(report: Mapping[str, Any] | None) -> object:
 class _Plain(_Front):
     """Plain lines: the script's output on stdout, ours on stderr."""
 
-    def run(self) -> int:
-        """Follow the run to its end; 0 when detached from it."""
+    def run(self, *, start: int = 0) -> int:
+        """Follow the run, its output from byte ``start`` on, to its end; 0 when detached."""
         where = paths.RunPaths(self.launched.run_dir)
-        self.pump = OutputPump(where.output_log, 2 if self.options.json_path == "-" else 1)
+        target_fd = 2 if self.options.json_path == "-" else 1
+        self.pump = OutputPump(where.output_log, target_fd, start=start)
         self.voice = Voice(self.pump)
         verdicts = VerdictLines(Path(str(self.launched.run["store"])), self.voice)
         self.voice.say(f"run {self.launched.id}; output is kept in {where.output_log}")
@@ -204,28 +205,36 @@ class _Screen(_Front):
         for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT):
             signal.signal(number, self._forward)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
-        asked_to_end = self._show() == 128 + signal.SIGTERM
+        left = self._show()
         signals.block()
+        if left is None:
+            return self._go_on_plainly()
+        action, code = left
+        asked_to_end = code == 128 + signal.SIGTERM
         if asked_to_end:
             self.relay.send(signal.SIGTERM)
-        ended = self._outcome(wait=asked_to_end)
+        ended = self._outcome(wait=asked_to_end or action == "stopped")
         if ended is not None:
             return self.sum_up(ended)
         self.voice.say(
             f"Detached; training goes on. Come back with: gputop-train attach {self.launched.id}"
         )
-        return 0
+        return code or 0
 
-    def _show(self) -> int | None:
-        """Run the screen and return the exit code it left with."""
+    def _show(self) -> tuple[str, int | None] | None:
+        """Run the screen; return how it was left and with which code, ``None`` if it failed."""
         try:
             app = importlib.import_module("gputop_train.tui.app")
             result = app.run_live(self.launched.run_dir, ascii=self.options.ascii)
         except Exception as failure:
-            self.voice.say(f"The screen failed: {failure}. Training goes on.")
+            self.voice.say(f"The screen failed ({failure}); plain lines instead.")
             return None
-        code = result.exit_code
-        return int(code) if result.action == "detached" and code is not None else None
+        return None if result.error is not None else (result.action, result.exit_code)
+
+    def _go_on_plainly(self) -> int:
+        """Follow the run without the screen: the person still wants to see it."""
+        shown = paths.RunPaths(self.launched.run_dir).output_log.stat().st_size
+        return _Plain(self.launched, self.options, self._environ).run(start=shown)
 
     def _outcome(self, *, wait: bool) -> Exit | None:
         """Return how the script ended; ``None`` while it runs, unless asked to wait for it."""

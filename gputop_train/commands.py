@@ -1,0 +1,171 @@
+"""The subcommands: thin doors to what other modules do. Everything is imported when it is used."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from gputop_train.launch.runs import RunInfo
+
+_ROOT_HELP = "Where runs are kept."
+_ASCII_HELP = "Draw with ASCII characters only."
+
+
+def _say(message: str) -> None:
+    click.echo(f"gputop-train: {message}", err=True)
+
+
+def _root(run_root: str | None) -> Path:
+    from gputop_train import paths
+
+    return paths.run_root(run_root)
+
+
+def _find(run: str | None, run_root: str | None) -> Path:
+    """Return the directory of a run named by id, prefix, name, PID or path."""
+    from gputop_train.launch.attach import AttachError, resolve
+
+    if run is not None and "/" in run and (Path(run) / "run.json").is_file():
+        return Path(run).resolve()
+    try:
+        return Path(resolve(run, _root(run_root)).path)
+    except AttachError as problem:
+        raise click.ClickException(str(problem)) from None
+
+
+@click.command()
+@click.argument("run", metavar="[RUN or PID]", required=False)
+@click.option(
+    "--duration", type=click.FloatRange(min=0), metavar="S", help="Leave after S seconds."
+)
+@click.option("--no-tui", is_flag=True, help="Plain lines instead of the screen.")
+@click.option("--json", "json_path", metavar="FILE", help="Write the report; - is stdout.")
+@click.option("--run-root", metavar="DIR", help=_ROOT_HELP)
+@click.option("--ascii", "ascii_only", is_flag=True, help=_ASCII_HELP)
+def attach(
+    run: str | None,
+    duration: float | None,
+    no_tui: bool,
+    json_path: str | None,
+    run_root: str | None,
+    ascii_only: bool,
+) -> int:
+    """Join a running job again; the newest one when none is named."""
+    from gputop_train.cli import wants_screen
+    from gputop_train.launch import attach as joining
+
+    run_dir = _find(run, run_root)
+    plain = no_tui or duration is not None
+    if not wants_screen(no_tui=plain, json_path=json_path):
+        return joining.attach_plain(run_dir, duration_s=duration, json_path=json_path)
+    from gputop_train.tui.app import run_live
+
+    joining.ensure_supervised(run_dir)
+    result = run_live(run_dir, ascii=ascii_only)
+    if result.action == "detached" and result.error is None:
+        _say(f"Detached; training goes on. Come back with: gputop-train attach {run_dir.name}")
+        return result.exit_code or 0
+    return joining.attach_plain(run_dir, json_path=json_path, from_end=True)
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--prune", is_flag=True, help="Remove old runs: the newest 50 or 5 GB stay.")
+@click.option("--run-root", metavar="DIR", help=_ROOT_HELP)
+@click.option("--ascii", "ascii_only", is_flag=True, help=_ASCII_HELP)
+def runs(as_json: bool, prune: bool, run_root: str | None, ascii_only: bool) -> int:
+    """List the runs of this user."""
+    from gputop_train.launch import runs as listing
+
+    root = _root(run_root)
+    if prune:
+        from gputop_train.launch import housekeeping
+
+        pruned = housekeeping.prune(root)
+        _say(f"removed {len(pruned.removed)} runs ({pruned.freed_bytes / 1e6:.0f} MB)")
+    found = listing.list_runs(root)
+    if as_json:
+        click.echo(json.dumps(listing.runs_json(found), indent=1))
+        return 0
+    if not found:
+        _say(f"There are no runs in {root}. Start one with: gputop-train train.py")
+        return 0
+    _print_table(found, ascii_only=ascii_only)
+    return 0
+
+
+def _print_table(found: list[RunInfo], *, ascii_only: bool) -> None:
+    from rich.console import Console
+
+    from gputop_train.launch import runs as listing
+
+    # A pipe has no width; cutting commands at 80 columns there would only lose text.
+    width = None if sys.stdout.isatty() else 200
+    Console(width=width).print(listing.runs_table(found, ascii_only=ascii_only))
+
+
+@click.command()
+@click.argument("run", metavar="RUN")
+@click.option("--run-root", metavar="DIR", help=_ROOT_HELP)
+@click.option("--ascii", "ascii_only", is_flag=True, help=_ASCII_HELP)
+def replay(run: str, run_root: str | None, ascii_only: bool) -> int:
+    """Play a recorded run back with pause, seek and speed."""
+    return _replay(_find(run, run_root), ascii_only=ascii_only)
+
+
+def _replay(run_dir: Path, *, ascii_only: bool) -> int:
+    from gputop_train.tui.app import run_replay
+    from gputop_train.tui.terminal import can_run
+
+    reason = can_run()
+    if reason is not None:
+        _say(f"A replay needs a screen, and {reason}. Read it with: gputop-train report {run_dir}")
+        return 1
+    run_replay(run_dir, ascii=ascii_only)
+    return 0
+
+
+@click.command()
+@click.argument("run", metavar="RUN")
+@click.option("--json", "json_path", metavar="FILE", help="Write the report; - is stdout.")
+@click.option("--run-root", metavar="DIR", help=_ROOT_HELP)
+def report(run: str, json_path: str | None, run_root: str | None) -> int:
+    """Print the summary of a run, or write its report."""
+    from gputop_train.launch import attach as joining
+    from gputop_train.launch import ending
+    from gputop_train.launch.streams import Voice
+
+    run_dir = _find(run, run_root)
+    found = joining.report_of(run_dir)
+    if found is None:
+        raise click.ClickException(
+            f"Nothing was recorded yet of {run_dir.name}. "
+            f"Look at its output with: gputop-train attach {run_dir.name}"
+        )
+    if json_path is not None:
+        ending.deliver(found, json_path, Voice())
+        return 0
+    for line in ending.summary_lines(found, fd=1):
+        click.echo(line)
+    return 0
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("name", metavar="[NAME]", required=False)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def demo(name: str | None, arguments: tuple[str, ...]) -> int:
+    """Run a bundled demo, or replay a recording of it with --replay NAME."""
+    return 0
+
+
+COMMANDS: dict[str, click.Command] = {
+    command.name or "": command for command in (attach, runs, replay, report)
+}
+
+_ = (os, Any)
