@@ -7,6 +7,7 @@ A call gives data or raises ``StoreError``; it never blocks the writer. All time
 from __future__ import annotations
 
 import dataclasses
+import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
@@ -28,7 +29,7 @@ from gputop_train.model import (
     UtilSample,
 )
 from gputop_train.store import counters
-from gputop_train.store.codec import RecordCodec
+from gputop_train.store.codec import Codecs, RecordCodec
 from gputop_train.store.errors import StoreError
 from gputop_train.store.rollup import (
     SECOND_NS,
@@ -94,6 +95,15 @@ class RunReader:
         """
         with self._session.snapshot():
             yield self
+
+    @property
+    def codecs(self) -> Codecs:
+        """How this store's bodies are written."""
+        return self._session.codecs
+
+    def copy_to(self, target: sqlite3.Connection) -> None:
+        """Copies the whole store, as it stands now, into an empty database."""
+        self._session.backup(target)
 
     def close(self) -> None:
         """Closes the store."""

@@ -1,4 +1,4 @@
-"""Rows of the step and rollup tables: from records, and checked back into records."""
+"""Rows: how each table takes them, and the step tables' own from records and back."""
 
 from __future__ import annotations
 
@@ -11,6 +11,27 @@ import msgspec
 from gputop_train.model import Step, UtilSample
 from gputop_train.store.codec import Codecs
 from gputop_train.store.rollup import SECOND_NS, StepRollup, roll_up, roll_up_util
+
+#: What is already there stays (a ring read twice) or gives way (a newer state), never fails.
+INSERT = {
+    "device": "INSERT OR IGNORE INTO device VALUES (?, ?)",
+    "step": "INSERT OR IGNORE INTO step VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    "interval": "REPLACE INTO interval VALUES (?, ?, ?, ?, ?, ?)",
+    "site": "REPLACE INTO site VALUES (?, ?, ?)",
+    "site_at": "REPLACE INTO site_at VALUES (?, ?, ?, ?, ?, ?, ?)",
+    "loader": "REPLACE INTO loader VALUES (?, ?, ?)",
+    "loader_at": "REPLACE INTO loader_at VALUES (?, ?, ?, ?, ?, ?)",
+    "probe_state": "REPLACE INTO probe_state VALUES (?, ?, ?)",
+    "memory": "REPLACE INTO memory VALUES (?, ?, ?, ?)",
+    "util": "INSERT OR IGNORE INTO util VALUES (?, ?, ?)",
+    "gpu": "REPLACE INTO gpu VALUES (?, ?, ?)",
+    "gpm": "REPLACE INTO gpm VALUES (?, ?, ?)",
+    "host": "REPLACE INTO host VALUES (?, ?)",
+    "proc": "REPLACE INTO proc VALUES (?, ?, ?)",
+    "finding": "REPLACE INTO finding VALUES (?, ?)",
+    "note": "INSERT INTO note (t_ns, kind, body) VALUES (?, ?, ?)",
+    "meta": "REPLACE INTO meta VALUES (?, ?)",
+}
 
 #: The columns of ``step``: rank, t1, t0, index, labels, exposed, micro, samples, dry, syncs,
 #: measured.
@@ -37,6 +58,16 @@ class _Rollup(msgspec.Struct, array_like=True):
     dry_n: int
     syncs: int
     measured_ns: int
+
+
+#: No time of a step is longer (13 days): sums of a second's steps then fit 64 bits.
+_LONGEST_NS = 1 << 50
+
+
+def is_sane(s: Step) -> bool:
+    """Whether a step's numbers can be summed and stored; a hostile ring can hold any."""
+    times = (s.wall_ns, s.measured_ns, *s.labels.values(), *(s.exposed or {}).values())
+    return all(isinstance(ns, int) and abs(ns) < _LONGEST_NS for ns in times)
 
 
 def step_row(s: Step, codecs: Codecs) -> tuple[Any, ...]:
@@ -75,7 +106,10 @@ def refresh_step_rollup(db: sqlite3.Connection, codecs: Codecs, rank: int, sec: 
         "SELECT * FROM step WHERE rank = ? AND t1_ns >= ? AND t1_ns < ? ORDER BY t1_ns",
         (rank, sec * SECOND_NS, (sec + 1) * SECOND_NS),
     )
-    r = roll_up([read_step(row, codecs) for row in found])
+    steps = [read_step(row, codecs) for row in found]
+    if not steps:
+        return
+    r = roll_up(steps)
     labels, exposed = codecs.encode_labels(r.labels), codecs.encode_exposed(r.exposed)
     times = (r.n, r.first_idx, r.t0_ns, r.t1_ns, r.min_ns, r.max_ns, r.median_ns)
     rest = (r.micro, r.samples, r.dry, r.dry_n, r.syncs, r.measured_ns)
@@ -89,7 +123,10 @@ def refresh_util_rollup(db: sqlite3.Connection, dev: int, sec: int) -> None:
         "SELECT t_ns, util FROM util WHERE dev = ? AND t_ns >= ? AND t_ns < ?",
         (dev, sec * SECOND_NS, (sec + 1) * SECOND_NS),
     )
-    r = roll_up_util([UtilSample(t_ns, "", util) for t_ns, util in found])
+    samples = [UtilSample(t_ns, "", util) for t_ns, util in found]
+    if not samples:
+        return
+    r = roll_up_util(samples)
     db.execute(
         "REPLACE INTO util_rollup VALUES (?, ?, ?, ?, ?, ?)", (dev, sec, r.n, r.mean, r.lo, r.hi)
     )

@@ -41,26 +41,6 @@ WAL_SOFT_BYTES = 64 << 20
 WAL_HARD_BYTES = 256 << 20
 _SPARSE_NS = 30 * SECOND_NS
 
-_INSERT = {
-    "device": "INSERT OR IGNORE INTO device VALUES (?, ?)",
-    "step": "INSERT OR IGNORE INTO step VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-    "interval": "REPLACE INTO interval VALUES (?, ?, ?, ?, ?, ?)",
-    "site": "REPLACE INTO site VALUES (?, ?, ?)",
-    "site_at": "REPLACE INTO site_at VALUES (?, ?, ?, ?, ?, ?, ?)",
-    "loader": "REPLACE INTO loader VALUES (?, ?, ?)",
-    "loader_at": "REPLACE INTO loader_at VALUES (?, ?, ?, ?, ?, ?)",
-    "probe_state": "REPLACE INTO probe_state VALUES (?, ?, ?)",
-    "memory": "REPLACE INTO memory VALUES (?, ?, ?, ?)",
-    "util": "INSERT OR IGNORE INTO util VALUES (?, ?, ?)",
-    "gpu": "REPLACE INTO gpu VALUES (?, ?, ?)",
-    "gpm": "REPLACE INTO gpm VALUES (?, ?, ?)",
-    "host": "REPLACE INTO host VALUES (?, ?)",
-    "proc": "REPLACE INTO proc VALUES (?, ?, ?)",
-    "finding": "REPLACE INTO finding VALUES (?, ?)",
-    "note": "INSERT INTO note (t_ns, kind, body) VALUES (?, ?, ?)",
-    "meta": "REPLACE INTO meta VALUES (?, ?)",
-}
-
 #: Tables that hold one state of a thing, with the length of its key.
 _STATES = {"site": 2, "loader": 2, "probe_state": 1, "meta": 1}
 #: Given up last: small, and each row tells something no other row does.
@@ -100,7 +80,7 @@ class RunWriter:
         self._last_finding: str | None = None
         self._last_commit_ns: int | None = None
         self._last_prune_ns: int | None = None
-        #: Rows given up because the disk took none for too long.
+        #: Rows given up: the disk took none for too long, or SQLite cannot hold them.
         self.dropped_rows = 0
         self._unreported_rows = 0
         self._db = files.open_writer(self._path)
@@ -123,7 +103,8 @@ class RunWriter:
 
     def add_steps(self, steps: Iterable[Step]) -> None:
         """Adds steps; one already there (same rank and end time) is left as it is."""
-        self._buffer("step").extend(rows.step_row(step, self._codecs) for step in steps)
+        good = [step for step in steps if rows.is_sane(step)]
+        self._buffer("step").extend(rows.step_row(step, self._codecs) for step in good)
 
     def add_intervals(self, intervals: Iterable[Interval]) -> None:
         """Adds interruptions; one with the same rank, label and begin replaces the earlier."""
@@ -290,11 +271,27 @@ class RunWriter:
         utils = [row for row in self._pending.get("util", ()) if row[1] >= self._util_floor_ns]
         for table, waiting in self._pending.items():
             kept = steps if table == "step" else utils if table == "util" else waiting
-            self._db.executemany(_INSERT[table], kept)
+            self._insert(table, kept)
         for rank, sec in sorted({(row[0], second(row[1])) for row in steps}):
             rows.refresh_step_rollup(self._db, self._codecs, rank, sec)
         for dev, sec in sorted({(row[0], second(row[1])) for row in utils}):
             rows.refresh_util_rollup(self._db, dev, sec)
+
+    def _insert(self, table: str, kept: list[tuple[Any, ...]]) -> None:
+        """Inserts rows; one that SQLite cannot hold is dropped, or it would bar all others."""
+        bad = (sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.ProgrammingError)
+        self._db.execute("SAVEPOINT rows")
+        try:
+            self._db.executemany(rows.INSERT[table], kept)
+        except (*bad, OverflowError):
+            self._db.execute("ROLLBACK TO rows")
+            for row in kept:
+                try:
+                    self._db.execute(rows.INSERT[table], row)
+                except (*bad, OverflowError):  # noqa: PERF203
+                    self.dropped_rows += 1
+                    self._unreported_rows += 1
+        self._db.execute("RELEASE rows")
 
     def _is_current(self, rank: int, t1_ns: int) -> bool:
         """False for a step of a second whose steps are gone: its rollup is final."""
