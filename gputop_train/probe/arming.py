@@ -50,6 +50,10 @@ def _try(name: str, place: Any, *args: Any) -> None:
 
 def _on_torch(torch: Any) -> None:
     S.torch = torch
+    try:
+        S.set_eval_frame = torch._C._dynamo.eval_frame.set_eval_frame
+    except AttributeError:
+        pass
     S.config = load_config()
     if not S.config:
         return
@@ -71,7 +75,8 @@ def _on_torch(torch: Any) -> None:
 
 
 def training_seen(kind: str) -> bool:
-    """A backward or an optimizer step ran; wake up on its thread. False: this thread is not watched."""
+    """A backward or an optimizer step ran: wake up. False when this thread is not watched."""
+    evaluator = S.set_eval_frame(None)
     try:
         if S.dead:
             return False
@@ -85,12 +90,16 @@ def training_seen(kind: str) -> bool:
         note_error("arming", error)
         S.dead = True
         return False
+    finally:
+        S.set_eval_frame(evaluator)
 
 
 def note_loop(kind: str) -> None:
     """Keep looking for the loop frame until both stacks were seen."""
     if not S.loop_known:
+        evaluator = S.set_eval_frame(None)
         _note_stack(kind)
+        S.set_eval_frame(evaluator)
 
 
 def _note_stack(kind: str) -> None:
@@ -132,7 +141,7 @@ def _arm() -> None:
 
 
 def place_cuda_hooks() -> None:
-    """Hooks that only make sense with a CUDA context; tried again by the helper until there is one."""
+    """Hooks that need a CUDA context; the helper tries again until there is one."""
     from . import gpu_events
     from .hooks import transfer
 

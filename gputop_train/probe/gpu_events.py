@@ -59,11 +59,14 @@ class GpuEvents:
         if not self.on:
             return
         started = now()
+        evaluator = S.set_eval_frame(None)
         try:
             self._record(edge, site, started)
         except Exception:
             self.errors += 1
             self._abandon()
+        finally:
+            S.set_eval_frame(evaluator)
         took = now() - started
         self._cost_ns += took
         self.total_cost_ns += took
@@ -113,12 +116,15 @@ class GpuEvents:
         self.every = 0
 
     def step_end(self) -> None:
-        """At the end of an optimizer step: hand in this step's events, read older ones, choose k."""
+        """At an optimizer step's end: hand in its events, read older ones, choose k."""
+        evaluator = S.set_eval_frame(None)
         try:
             self._step_end()
         except Exception:
             self.errors += 1
             self._abandon()
+        finally:
+            S.set_eval_frame(evaluator)
 
     def _step_end(self) -> None:
         started = now()

@@ -49,10 +49,13 @@ class Helper(threading.Thread):
         if S.gpu is None or t_ns < self._next_memory:
             return
         self._next_memory = t_ns + MEMORY_NS
+        evaluator = S.set_eval_frame(None)
         try:
             held = snapshot.memory_stats()
         except Exception:
             return
+        finally:
+            S.set_eval_frame(evaluator)
         if held is not None and held["allocated"] is not None:
             append(t_ns << 6 | MEM_AT)
             append(held["allocated"] << 6 | MEM_ALLOCATED)

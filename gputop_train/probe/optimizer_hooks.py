@@ -20,9 +20,9 @@ def place(torch: Any) -> None:
     from torch.optim import optimizer
 
     compiler = getattr(torch, "compiler", None)
-    compiling = getattr(compiler, "is_compiling", None) or getattr(
-        torch._utils, "is_compiling", lambda: False
-    )
+    compiling: Any = getattr(compiler, "is_compiling", None)
+    if compiling is None:
+        compiling = getattr(torch._utils, "is_compiling", lambda: False)
     state = S
 
     def before(opt: Any, args: Any, kwargs: Any) -> None:
@@ -82,6 +82,7 @@ def _remember(opt: Any) -> int:
     """First step of an optimizer: its settings, and where its parameters live."""
     number = len(S.optimizers) + 1
     row: dict[str, Any] = {"id": number, "cls": type(opt).__name__}
+    evaluator = S.set_eval_frame(None)
     try:
         groups = opt.param_groups
         tensors = [p for group in groups for p in group["params"]]
@@ -93,6 +94,8 @@ def _remember(opt: Any) -> int:
             S.param_device = str(tensors[0].device.type)
     except Exception:
         pass
+    finally:
+        S.set_eval_frame(evaluator)
     if len(S.optimizers) < 256:
         S.optimizers[id(opt)] = row
     return number

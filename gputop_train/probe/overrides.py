@@ -81,9 +81,9 @@ def _refusal(key: str, value: Any, values: dict[str, Any]) -> str | None:
             return "num_workers must be a whole number from 0"
         if value and not workers and isinstance(values.get("dataset"), IterableDataset):
             return "an IterableDataset without worker sharding would deliver every sample twice"
-    if key == "batch_size":
-        if values.get("batch_sampler") is not None or values.get("batch_size", 1) is None:
-            return "the loader takes its batches from a sampler of its own"
+    own_batches = values.get("batch_sampler") is not None or values.get("batch_size", 1) is None
+    if key == "batch_size" and own_batches:
+        return "the loader takes its batches from a sampler of its own"
     if key in ("prefetch_factor", "persistent_workers"):
         chosen = [o["value"] for o in S.config["overrides"] if o.get("key") == "num_workers"]
         if not (chosen[-1] if chosen else workers):
@@ -100,11 +100,11 @@ def _keep_consistent(values: dict[str, Any], applied: dict[str, Any]) -> None:
         applied.get("num_workers")
         and values.get("multiprocessing_context") is None
         and sys.platform == "linux"
+        and sys.version_info >= (3, 14)
     ):
-        # The script was not written for spawn or forkserver (no main guard, lambdas in the dataset);
-        # from Python 3.14 on forkserver would be the default.
-        if sys.version_info >= (3, 14):
-            values["multiprocessing_context"] = "fork"
+        # From 3.14 on the default is forkserver, which the script was not written for (no main
+        # guard, lambdas in the dataset).
+        values["multiprocessing_context"] = "fork"
 
 
 def _report(override: dict[str, Any], site: tuple[Any, int], status: str, why: str) -> None:

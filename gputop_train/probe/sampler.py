@@ -130,7 +130,9 @@ class Sampler:
         if label == _UNKNOWN and loop is not None:
             # What did the loop call? The Python callee's name, else the C call's own text.
             name = child.f_code.co_name if child is not None else self._text(loop)
-            if waiting or _DATA_NAME.search(name.split("(")[0].rsplit(".", 1)[-1]) or (child is None and _DATA_TEXT.search(name)):
+            called = name.split("(")[0].rsplit(".", 1)[-1]
+            fetches = child is None and _DATA_TEXT.search(name)
+            if waiting or _DATA_NAME.search(called) or fetches:
                 label, place = W.L_DATA, loop
             elif child is None and _FORWARD_TEXT.search(name):
                 label = W.L_FORWARD

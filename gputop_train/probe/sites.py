@@ -7,6 +7,8 @@ import os
 import sys
 from typing import Any
 
+from .state import S
+
 MAX_SITES = 1024
 MAX_DEPTH = 48
 
@@ -68,14 +70,21 @@ def register(
 
 
 def caller(kind: str, depth: int = 2, call: str | None = None) -> int:
-    """Id of the nearest user frame up the stack; the nearest frame at all when none is the user's."""
-    frame: Any = sys._getframe(depth)
+    """Id of the nearest user frame up the stack, or of the nearest frame at all."""
+    evaluator = S.set_eval_frame(None)
+    try:
+        return _walk(sys._getframe(depth), kind, call)
+    finally:
+        S.set_eval_frame(evaluator)
+
+
+def _walk(frame: Any, kind: str, call: str | None) -> int:
     first = None
     for _ in range(MAX_DEPTH):
         if frame is None:
             break
         code = frame.f_code
-        if "_gputop_probe" not in code.co_filename and first is None:
+        if first is None and "gputop" not in code.co_filename:
             first = frame
         if not is_library(code):
             return register(code, frame.f_lineno, kind, call)

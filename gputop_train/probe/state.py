@@ -27,6 +27,9 @@ class ProbeState:
 
     def __init__(self) -> None:
         self.torch: Any = None
+        # Dynamo's frame evaluator of this thread. Inside a compiled region it would try to compile
+        # what our slow paths call; they switch it off and back on.
+        self.set_eval_frame: Callable[[Any], Any] = lambda callback: None
         self.config: dict[str, Any] = {}
         self.pid = os.getpid()
         # Thread whose edges are written: the main one until a trainer shows itself; 0 = nobody.

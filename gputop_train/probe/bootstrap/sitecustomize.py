@@ -1,6 +1,7 @@
-# gputop-train bootstrap: put on PYTHONPATH of a watched run, so every Python of that run imports it.
-# It must stay valid in any interpreter it leaks into (2.7, 3.6, another environment): plain statements
-# only, the probe itself is imported only where it can run. It never raises and never imports torch.
+"""gputop-train bootstrap: on PYTHONPATH of a watched run, imported by every Python of it."""
+
+# Must stay valid in any interpreter it leaks into (2.7, 3.6, another environment): plain statements
+# only; the probe itself is imported only where it can run. Never raises, never imports torch.
 import os as _os
 import sys as _sys
 

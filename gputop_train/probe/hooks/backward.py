@@ -1,4 +1,4 @@
-"""Backward, below the public API, so that ``.backward()`` and ``autograd.grad`` keep their identity."""
+"""Backward, below the public API: ``.backward()`` and ``autograd.grad`` keep their identity."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from .. import words as W
 from ..state import S, append, ident, now
-from . import dress
+from . import dress, leave_no_frame
 
 _BEGIN, _END = W.BACKWARD * 2, W.BACKWARD * 2 + 1
 
@@ -21,21 +21,26 @@ def place(torch: Any) -> None:
     state = S
 
     def run_backward(*args: Any, **kwargs: Any) -> Any:
+        watched = True
         if ident() != state.thread_id or not state.armed:
-            if not arming.training_seen("backward"):
-                return original(*args, **kwargs)
+            watched = arming.training_seen("backward")
         elif not state.loop_known:
             arming.note_loop("backward")
-        append(now() << 6 | _BEGIN)
-        gpu = state.gpu
+        gpu = state.gpu if watched else None
+        if watched:
+            append(now() << 6 | _BEGIN)
         if gpu is not None and gpu.on:
             gpu.mark(_BEGIN)
         else:
             gpu = None
         try:
             return original(*args, **kwargs)
+        except BaseException as error:
+            leave_no_frame(error)
+            raise
         finally:
-            append(now() << 6 | _END)
+            if watched:
+                append(now() << 6 | _END)
             if gpu is not None:
                 gpu.mark(_END)
 

@@ -11,7 +11,7 @@ from typing import Any
 from .. import sites
 from .. import words as W
 from ..state import S, append, ident, now
-from . import dress
+from . import dress, leave_no_frame
 
 _BEGIN, _END = W.EVAL * 2, W.EVAL * 2 + 1
 NOGRAD_MIN_NS = 200_000
@@ -36,7 +36,11 @@ def place(torch: Any) -> None:
                 _watch_train(module)
             except Exception:
                 pass
-        return original_eval(self)
+        try:
+            return original_eval(self)
+        except BaseException as error:
+            leave_no_frame(error)
+            raise
 
     module.eval = dress(eval, original_eval)
     S.hooks["eval"] = True
@@ -53,7 +57,11 @@ def _watch_train(module: Any) -> None:
             _open[0] = False
             module.train = original
             append(now() << 6 | _END)
-        return original(self, mode)
+        try:
+            return original(self, mode)
+        except BaseException as error:
+            leave_no_frame(error)
+            raise
 
     module.train = dress(train, original)
 

@@ -13,7 +13,7 @@ from typing import Any
 from .. import sites
 from .. import words as W
 from ..state import S, append, ident, now
-from . import dress, wrap_attribute
+from . import dress, leave_no_frame, wrap_attribute
 
 _ID = "_gputop_loader_id"
 _BEGIN = {False: W.DATA_NOGRAD * 2, True: W.DATA * 2}
@@ -31,7 +31,6 @@ def place(torch: Any) -> None:
     S.iterators = weakref.WeakSet()
     base = dataloader._BaseDataLoaderIter
     _hook_next(torch, base)
-    wrap_attribute(base, "__init__", _make_iterator_init)
     wrap_attribute(dataloader.DataLoader, "__iter__", _make_iter)
     _hook_construction(dataloader.DataLoader)
     S.hooks["data"] = True
@@ -44,7 +43,11 @@ def _hook_next(torch: Any, base: Any) -> None:
 
     def __next__(self: Any) -> Any:
         if ident() != state.thread_id:
-            return original(self)
+            try:
+                return original(self)
+            except BaseException as error:
+                leave_no_frame(error)
+                raise
         code = _BEGIN[grad_enabled()]
         start = now()
         append(start << 6 | code)
@@ -55,10 +58,11 @@ def _hook_next(torch: Any, base: Any) -> None:
             gpu = None
         try:
             batch = original(self)
-        except BaseException:
+        except BaseException as error:
             append(now() << 6 | code | 1)
             if gpu is not None:
                 gpu.mark(code | 1)
+            leave_no_frame(error)
             raise
         end = now()
         append(end << 6 | code | 1)
@@ -101,36 +105,39 @@ def _first_dimension(batch: Any, depth: int) -> int:
     return 0
 
 
-def _make_iterator_init(original: Any) -> Any:
-    def __init__(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, loader, *args, **kwargs)
-        try:
-            row = S.loaders.get(_ids.get(loader, 0))
-            if row is not None:
-                # On the iterator only, and only in its __dict__: loaders get pickled and copied.
-                self.__dict__[_ID] = row
-                row["epochs"] += 1
-            S.iterators.add(self)
-        except Exception:
-            pass
-
-    return __init__
-
-
 def _make_iter(original: Any) -> Any:
     def __iter__(self: Any) -> Any:
-        if ident() != S.thread_id:
-            return original(self)
-        append(now() << 6 | _ITER)
+        watched = ident() == S.thread_id
+        if watched:
+            append(now() << 6 | _ITER)
         try:
-            return original(self)
+            iterator = original(self)
+        except BaseException as error:
+            leave_no_frame(error)
+            raise
         finally:
-            append(now() << 6 | _ITER | 1)
-            row = S.loaders.get(_ids.get(self, 0)) if _ids is not None else None
-            if row is not None:
-                append(row["id"] << 6 | W.ARG_SITE)
+            if watched:
+                append(now() << 6 | _ITER | 1)
+        _adopt(self, iterator, watched)
+        return iterator
 
     return __iter__
+
+
+def _adopt(loader: Any, iterator: Any, watched: bool) -> None:
+    """Know an iterator by its loader. The class's own ``__init__`` is left alone on purpose."""
+    try:
+        row = S.loaders.get(_ids.get(loader, 0))
+        if row is None:
+            return
+        if watched:
+            append(row["id"] << 6 | W.ARG_SITE)
+        row["epochs"] += 1
+        # In the iterator's __dict__ only: loaders get pickled and copied, iterators do not.
+        iterator.__dict__[_ID] = row
+        S.iterators.add(iterator)
+    except Exception:
+        pass
 
 
 def _hook_construction(loader_class: Any) -> None:
@@ -148,7 +155,11 @@ def _hook_construction(loader_class: Any) -> None:
                 args, kwargs, override = overrides.adjust(original, self, args, kwargs, site)
         except Exception:
             override = {}
-        original(self, *args, **kwargs)
+        try:
+            original(self, *args, **kwargs)
+        except BaseException as error:
+            leave_no_frame(error)
+            raise
         try:
             _remember(self, site, override)
         except Exception:

@@ -1,13 +1,15 @@
-"""Pauses of the host: garbage collection, compilation, skipped AMP steps, cache flushes, logging."""
+"""Pauses of the host: gc, compilation, skipped AMP steps, cache flushes, logging."""
 
 from __future__ import annotations
 
 import gc
+import os
+import sys
 from typing import Any
 
 from .. import words as W
 from ..state import S, append, ident, now
-from . import dress, wrap_attribute
+from . import WRAPPER_FILE, dress, leave_no_frame, wrap_attribute
 
 GC_MIN_NS = 1_000_000
 LOGGING_MIN_NS = 50_000
@@ -48,7 +50,11 @@ def _make_update(original: Any) -> Any:
     def update(self: Any, *args: Any, **kwargs: Any) -> Any:
         if ident() == S.thread_id:
             append(now() << 6 | W.SCALER_UPDATE)
-        return original(self, *args, **kwargs)
+        try:
+            return original(self, *args, **kwargs)
+        except BaseException as error:
+            leave_no_frame(error)
+            raise
 
     return update
 
@@ -57,21 +63,26 @@ def _make_empty_cache(original: Any) -> Any:
     def empty_cache(*args: Any, **kwargs: Any) -> Any:
         if ident() == S.thread_id:
             append(now() << 6 | W.EMPTY_CACHE)
-        return original(*args, **kwargs)
+        try:
+            return original(*args, **kwargs)
+        except BaseException as error:
+            leave_no_frame(error)
+            raise
 
     return empty_cache
 
 
 def watch_compile(dynamo: Any) -> None:
     """When dynamo is imported: keep it away from our frames, and hear of its compilations."""
-    import sys
-
     for name in ("torch._dynamo.trace_rules", "torch._dynamo.skipfiles"):
-        rules = sys.modules.get(name)
-        if rules is not None and hasattr(rules, "add"):
-            package = __name__.rsplit(".hooks", 1)[0]
-            for part in ("hooks", "arming", "sites", "gpu_events", "helper", "sampler"):
-                rules.add(package + "." + part)
+        rules: Any = sys.modules.get(name)
+        skipped = getattr(rules, "SKIP_DIRS", None)
+        if skipped is not None:
+            package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+            skipped.append(WRAPPER_FILE)
+            for part in ("hooks", "arming.py", "sites.py", "gpu_events.py", "helper.py"):
+                skipped.append(os.path.join(package, part))
+            rules._recompile_re()
             break
     handler = getattr(sys.modules.get("torch._dynamo.callback"), "callback_handler", None)
     if handler is not None:
@@ -93,13 +104,15 @@ def wrap_logging(owner: Any, name: str) -> None:
         return
 
     def log(*args: Any, **kwargs: Any) -> Any:
-        if ident() != S.thread_id or not S.armed:
-            return original(*args, **kwargs)
-        start = now()
+        start = now() if S.armed and ident() == S.thread_id else 0
         try:
             return original(*args, **kwargs)
+        except BaseException as error:
+            leave_no_frame(error)
+            raise
         finally:
-            _logging_span(start)
+            if start:
+                _logging_span(start)
 
     setattr(owner, name, dress(log, original))
 

@@ -8,7 +8,7 @@ from typing import Any
 from .. import sites
 from .. import words as W
 from ..state import S, append, ident, now
-from . import dress
+from . import dress, leave_no_frame
 
 _BEGIN, _END = W.SAVE * 2, W.SAVE * 2 + 1
 _depth = [0]
@@ -30,25 +30,30 @@ def wrap(owner: Any, name: str, call: str, file_argument: int | None = None) -> 
     state, depth = S, _depth
 
     def save(*args: Any, **kwargs: Any) -> Any:
-        if ident() != state.thread_id or depth[0]:
-            return original(*args, **kwargs)
-        depth[0] = 1
-        start = now()
-        append(start << 6 | _BEGIN)
-        gpu = state.gpu
+        watched = ident() == state.thread_id and not depth[0]
+        gpu = state.gpu if watched else None
+        start = 0
+        if watched:
+            depth[0] = 1
+            start = now()
+            append(start << 6 | _BEGIN)
         if gpu is not None and gpu.on:
             gpu.mark(_BEGIN)
         else:
             gpu = None
         try:
             return original(*args, **kwargs)
+        except BaseException as error:
+            leave_no_frame(error)
+            raise
         finally:
-            end = now()
-            depth[0] = 0
-            append(end << 6 | _END)
-            if gpu is not None:
-                gpu.mark(_END)
-            _count(args, kwargs, start, end, file_argument)
+            if watched:
+                end = now()
+                depth[0] = 0
+                append(end << 6 | _END)
+                if gpu is not None:
+                    gpu.mark(_END)
+                _count(args, kwargs, start, end, file_argument)
 
     wrapper = dress(save, original)
     setattr(owner, name, wrapper)

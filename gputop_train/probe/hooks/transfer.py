@@ -1,7 +1,7 @@
 """Copies between host and device and blocking reads, by the methods of ``torch.Tensor``.
 
-Placed at arming, and only where CUDA is in use: on a CPU-only machine there is nothing to see. The
-methods cost 180-410 ns more a call (probe-findings.md); a stack is walked only for calls over 20 us.
+Placed at arming, and only where CUDA is in use: a CPU-only machine has nothing to see. The methods
+cost 180-410 ns more a call (probe-findings.md); a stack is walked only for calls over 20 us.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from .. import sites
 from .. import words as W
 from ..state import S, append, ident, now
-from . import dress
+from . import dress, leave_no_frame
 
 SLOW_NS = 20_000
 _SYNC_BEGIN, _SYNC_END = W.SYNC_EDGE * 2, W.SYNC_EDGE * 2 + 1
@@ -71,9 +71,8 @@ def _make_read(name: str, original: Any) -> Any:
     state = S
 
     def read(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not self.is_cuda or ident() != state.thread_id:
-            return original(self, *args, **kwargs)
-        gpu = state.gpu
+        watched = self.is_cuda and ident() == state.thread_id
+        gpu = state.gpu if watched else None
         if gpu is not None and gpu.on:
             gpu.mark(_SYNC_BEGIN)
         else:
@@ -81,8 +80,11 @@ def _make_read(name: str, original: Any) -> Any:
         start = now()
         try:
             return original(self, *args, **kwargs)
+        except BaseException as error:
+            leave_no_frame(error)
+            raise
         finally:
-            site = _finish_span(W.SPAN_SYNC, start, "sync", name, 0, True)
+            site = _finish_span(W.SPAN_SYNC, start, "sync", name, 0, True) if watched else 0
             if gpu is not None:
                 gpu.mark(_SYNC_END, site)
 
@@ -93,16 +95,19 @@ def _make_move(name: str, original: Any) -> Any:
     state = S
 
     def move(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if ident() != state.thread_id:
-            return original(self, *args, **kwargs)
+        watched = ident() == state.thread_id
         gpu = state.gpu
-        on = gpu is not None and gpu.on and not self.is_cuda
+        on = watched and gpu is not None and gpu.on and not self.is_cuda
         if on:
             gpu.mark(_COPY_BEGIN)
         start = now()
-        result = original(self, *args, **kwargs)
+        try:
+            result = original(self, *args, **kwargs)
+        except BaseException as error:
+            leave_no_frame(error)
+            raise
         site = 0
-        if result is not self:
+        if watched and result is not self:
             try:
                 source, target = self.is_cuda, result.is_cuda
                 if target and not source:
@@ -125,9 +130,8 @@ def _hook_synchronize(torch: Any) -> None:
 
     def make(original: Any) -> Any:
         def synchronize(*args: Any, **kwargs: Any) -> Any:
-            if ident() != state.thread_id:
-                return original(*args, **kwargs)
-            gpu = state.gpu
+            watched = ident() == state.thread_id
+            gpu = state.gpu if watched else None
             if gpu is not None and gpu.on:
                 gpu.mark(_SYNC_BEGIN)
             else:
@@ -135,8 +139,13 @@ def _hook_synchronize(torch: Any) -> None:
             start = now()
             try:
                 return original(*args, **kwargs)
+            except BaseException as error:
+                leave_no_frame(error)
+                raise
             finally:
-                site = _finish_span(W.SPAN_SYNC, start, "sync", "synchronize", 0, True)
+                site = 0
+                if watched:
+                    site = _finish_span(W.SPAN_SYNC, start, "sync", "synchronize", 0, True)
                 if gpu is not None:
                     gpu.mark(_SYNC_END, site)
 
