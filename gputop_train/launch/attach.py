@@ -264,7 +264,8 @@ class _Follower:
 def _report_so_far(run_dir: Path, run: Mapping[str, Any]) -> dict[str, Any]:
     from gputop_train.launch import verdicts
 
-    return verdicts.build_report(store_path(run_dir, run), run, None, final=False)[0]
+    store = store_path(run_dir, run)
+    return verdicts.build_report(store, run, None, verdicts.judge_run(store, final=False))
 
 
 def _ref(info: RunInfo) -> RunRef:

@@ -60,34 +60,37 @@ def open_pipeline(run_dir: Path, run: Mapping[str, Any], sid: int | None) -> Pip
 def conclude(run_dir: Path, run: Mapping[str, Any], pipeline: Pipeline) -> Conclusion:
     """Drain, judge, report and clean up. The store's writer is closed afterwards. Never raises."""
     guard = pipeline.guard
-    pipeline.finish(time.monotonic_ns())
-    exit_ = runfile.read_json(run_dir / "exit.json")
     store = store_path(run_dir, run)
-    problem: list[str] = []
-
-    def make_report() -> dict[str, Any]:
-        ended = runfile.read_exit(run_dir)
-        known = ended is not None and ended.reason is None
-        pipeline.writer.set_meta("exit_code", ended.status if ended and known else None)
-        pipeline.commit(time.monotonic_ns())
-        report, diagnosis = verdicts.build_report(store, run, exit_)
-        pipeline.writer.add_finding(time.monotonic_ns(), verdicts.as_body(diagnosis))
-        verdicts.write_json(run_dir / "report.json", report)
-        return report
-
+    report, problem = None, None
     try:
-        report = guard.run("report", make_report)
+        pipeline.finish(time.monotonic_ns())
+        report = guard.run("report", lambda: _report(run_dir, run, pipeline, store))
     except StoreFull as error:
-        report = None
-        problem.append(str(error))
-    if report is None and not problem:
-        problem.append("The report could not be made; see supervisor.log in the run's directory.")
+        problem = str(error)
+    if report is None and problem is None:
+        problem = "The report could not be made; see supervisor.log in the run's directory."
     with contextlib.suppress(StoreError):
         pipeline.writer.close()
     guard.run("store copy", lambda: _bring_home(store, run_dir))
     guard.run("ring directory", lambda: remove_ring_dir(run))
     guard.run("housekeeping", lambda: housekeeping.prune(run_dir.parent))
-    return Conclusion(report, problem[0] if problem else None)
+    return Conclusion(report, problem)
+
+
+def _report(
+    run_dir: Path, run: Mapping[str, Any], pipeline: Pipeline, store: Path
+) -> dict[str, Any]:
+    ended = runfile.read_exit(run_dir)
+    known = ended is not None and ended.reason is None
+    pipeline.writer.set_meta("exit_code", ended.status if ended is not None and known else None)
+    pipeline.commit(time.monotonic_ns())
+    judged = verdicts.judge_run(store, final=True)
+    # Stored before the report is written: the screen shows it even where the disk takes no more.
+    pipeline.writer.add_finding(time.monotonic_ns(), verdicts.as_body(judged[1]))
+    exit_ = runfile.read_json(run_dir / "exit.json")
+    report = verdicts.build_report(store, run, exit_, judged)
+    verdicts.write_json(run_dir / "report.json", report)
+    return report
 
 
 def finalize(run_dir: str | os.PathLike[str], *, wait_s: float = 10.0) -> dict[str, Any]:

@@ -22,6 +22,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from gputop_train.launch import runfile
+
 #: The longest request or reply. A status is a few hundred bytes.
 LINE_LIMIT = 16 * 1024
 _CLIENT_S = 2.0  # a client that has not sent its line by then is cut off
@@ -156,6 +158,19 @@ class Client:
         if reply is None:
             raise ValueError("the answer was not understood")
         return reply
+
+
+def client_of(run_dir: Path) -> Client:
+    """The door to a run's supervisor, wherever it stands now.
+
+    It moves into the run directory when the runtime directory is taken away (logind), and the
+    supervisor then says so in ``supervisor.json``.
+    """
+    for name in ("supervisor.json", "run.json"):
+        path = (runfile.read_json(run_dir / name) or {}).get("control_socket")
+        if isinstance(path, str):
+            return Client(path)
+    return Client(run_dir / "control.sock")
 
 
 def peer_uid(connection: socket.socket) -> int:

@@ -78,9 +78,9 @@ def _skip(argv: Sequence[str], word: str) -> str | None:
 class Absence:
     """Watches for a run whose probe never appears."""
 
-    def __init__(self, sid: int, began_ns: int) -> None:
+    def __init__(self, sid: int, due_ns: int) -> None:
         self._sid = sid
-        self._due_ns = began_ns + PATIENCE_NS
+        self._due_ns = due_ns
 
     def explain(self, now_ns: int) -> str | None:
         """The reason, once patience has run out; ``None`` before and between looks."""

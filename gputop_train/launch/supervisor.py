@@ -25,8 +25,8 @@ from gputop_train.launch.conclude import (
     open_pipeline,
 )
 from gputop_train.launch.locking import AlreadyWatched, take_lock
-from gputop_train.launch.noring import Absence
-from gputop_train.launch.outputlog import LogBound
+from gputop_train.launch.noring import PATIENCE_NS, Absence
+from gputop_train.launch.outputlog import LOG_LIMIT_BYTES, LogBound
 from gputop_train.launch.runs import store_path
 from gputop_train.launch.stop import GRACE_S, StopOutcome, ladder
 from gputop_train.store.errors import StoreFull
@@ -52,7 +52,8 @@ class Supervisor:
     Args:
         run_dir: The run's directory.
         grace_s: Seconds of the stop ladder's first two rungs.
-        log_limit_bytes: Newest bytes of output.log to keep; ``None`` for the default.
+        log_limit_bytes: Newest bytes of output.log to keep.
+        patience_ns: How long to wait for a probe before saying why there is none.
     """
 
     def __init__(
@@ -60,7 +61,8 @@ class Supervisor:
         run_dir: Path,
         *,
         grace_s: tuple[float, float] = GRACE_S,
-        log_limit_bytes: int | None = None,
+        log_limit_bytes: int = LOG_LIMIT_BYTES,
+        patience_ns: int = PATIENCE_NS,
     ) -> None:
         run = runfile.read_json(run_dir / "run.json")
         child = identity.recorded_child(run) if run is not None else None
@@ -72,12 +74,11 @@ class Supervisor:
         self._grace_s = grace_s
         self._lock = take_lock(run_dir)
         self._began_ns = time.monotonic_ns()
-        self._cpu_before_s = time.process_time()
         alive = identity.is_alive(child)
         self._pipe = open_pipeline(run_dir, run, child.pid if alive else None)
         self._guard = self._pipe.guard
         self._judge = verdicts.Judge(store_path(run_dir, run))
-        self._absence = Absence(child.pid, time.monotonic_ns())
+        self._absence = Absence(child.pid, time.monotonic_ns() + patience_ns)
         self._leave = threading.Event()
         self._wake = threading.Event()
         self._stopping: threading.Thread | None = None
@@ -86,14 +87,13 @@ class Supervisor:
         self._signalled = False
         self._steps_wanted = _positive(run.get("options"), "steps")
         self._server: control.Server | None = None
-        limit = {} if log_limit_bytes is None else {"limit_bytes": log_limit_bytes}
-        self._log = self._guard.run("output.log", lambda: LogBound(run_dir / "output.log", **limit))
+        log = run_dir / "output.log"
+        self._log = self._guard.run("output.log", lambda: LogBound(log, log_limit_bytes))
         self._due: dict[str, int] = {}
 
     def run(self) -> Conclusion | None:
         """Watch to the end and conclude; ``None`` when told to leave before it."""
-        self._announce()
-        self._open_door(Path(str(self._run.get("control_socket"))))
+        self._open_door()
         gone_since: float | None = None
         while not self._leave.is_set():
             self._tick(time.monotonic_ns())
@@ -152,8 +152,8 @@ class Supervisor:
 
     def _tell_own_cost(self) -> None:
         wall_s = (time.monotonic_ns() - self._began_ns) / 1e9
-        cpu_s = time.process_time() - self._cpu_before_s
-        self._pipe.writer.set_meta("supervisor", {"cpu_s": cpu_s, "wall_s": wall_s})
+        body = {"cpu_s": time.process_time(), "wall_s": wall_s}
+        self._pipe.writer.set_meta("supervisor", body)
 
     # -- stopping ---------------------------------------------------------------------------------
 
@@ -199,21 +199,32 @@ class Supervisor:
             return {"stopping": self._stop_reason}
         raise LookupError(op)
 
-    def _open_door(self, path: Path) -> None:
-        self._server = self._guard.run("control", lambda: control.Server(path, self._handle))
+    def _open_door(self) -> None:
+        """Listen where run.json says, or in the run's own directory, and say where."""
+        self._server = None
+        for path in self._doors():
+            try:
+                paths.make_private_dir(path.parent)
+                self._server = control.Server(path, self._handle)
+                break
+            except (OSError, paths.PathError) as error:
+                self._guard.log(f"no control socket at {path}: {error}")
+        self._announce()
+
+    def _doors(self) -> list[Path]:
+        named = self._run.get("control_socket")
+        doors = [Path(named)] if isinstance(named, str) else []
+        own = paths.socket_path(self._dir)
+        short = len(os.fsencode(own)) <= paths.SOCKET_PATH_MAX_BYTES
+        return [*doors, own] if short and not paths.is_network_fs(self._dir) else doors
 
     def _keep_door(self) -> None:
-        """Open the door again where it can be found when its directory was removed (logind)."""
-        if self._server is None or self._server.reachable():
-            return
-        self._server.close()
-        self._server = None
-        path = paths.socket_path(self._dir)
-        if not paths.is_network_fs(self._dir):
-            self._server = control.Server(path, self._handle)
-            self._announce()
-            text = "The runtime directory was removed; the control socket moved to the run's own."
-            self._pipe.note_once("socket-moved", {"text": text})
+        """Open the door again when its directory was removed (logind, at the last logout)."""
+        if self._server is not None and not self._server.reachable():
+            self._server.close()
+            self._open_door()
+            text = "The runtime directory was removed under the run and made anew."
+            self._pipe.note_once("runtime-removed", {"text": text})
 
     def _announce(self) -> None:
         body: dict[str, Any] = {

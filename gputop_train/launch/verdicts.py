@@ -8,12 +8,15 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from gputop_train.model import Diagnosis
 from gputop_train.store.reader import RunReader
+
+if TYPE_CHECKING:
+    from gputop_train.diagnose.window import Window
 
 _PERIOD_NS = 2_000_000_000
 _LONGEST_NS = 15_000_000_000  # a verdict comes within max(15 s, 20 steps): design.md
@@ -37,11 +40,11 @@ class Judge:
         """
         if now_ns < self._due_ns:
             return None
+        # Imported here: whatever is wrong with judging must not keep data from being recorded.
+        from gputop_train.diagnose import engine, evidence
+
         began_ns = time.thread_time_ns()
         try:
-            # Imported here: whatever is wrong with judging must not keep data from being recorded.
-            from gputop_train.diagnose import engine, evidence
-
             if self._reader is None:
                 self._reader = RunReader(self._store)
             return engine.diagnose(evidence.build(self._reader, final=False))
@@ -62,29 +65,47 @@ def as_body(diagnosis: Diagnosis) -> dict[str, Any]:
     return body
 
 
-def build_report(
-    store: Path, run: Mapping[str, Any], exit_: Mapping[str, Any] | None, *, final: bool = True
-) -> tuple[dict[str, Any], Diagnosis]:
-    """The report of ``--json`` from what the store holds.
+def judge_run(store: Path, *, final: bool) -> tuple[Window, Diagnosis]:
+    """What the rules looked at, and what they say.
 
     Args:
         store: The run's store.
-        run: ``run.json``.
-        exit_: ``exit.json``, ``None`` while the script runs or when nobody saw its end.
         final: Judge the whole run's steady part; else the last window.
 
     Raises:
         StoreError: The store cannot be read.
     """
     from gputop_train.diagnose import engine, evidence
-    from gputop_train.report import json as report_json
 
     with RunReader(store) as reader:
         window = evidence.build(reader, final=final)
-        diagnosis = engine.diagnose(window)
+    return window, engine.diagnose(window)
+
+
+def build_report(
+    store: Path,
+    run: Mapping[str, Any],
+    exit_: Mapping[str, Any] | None,
+    judged: tuple[Window, Diagnosis],
+) -> dict[str, Any]:
+    """The report of ``--json``.
+
+    Args:
+        store: The run's store.
+        run: ``run.json``.
+        exit_: ``exit.json``, ``None`` while the script runs.
+        judged: From `judge_run`.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    from gputop_train.report import json as report_json
+
+    window, diagnosis = judged
+    with RunReader(store) as reader:
         exit_ = dict(exit_) if exit_ is not None else None
-        report = report_json.build(dict(run), exit_, reader, diagnosis, window)
-    return report, diagnosis
+        report: dict[str, Any] = report_json.build(dict(run), exit_, reader, diagnosis, window)
+    return report
 
 
 def write_json(path: Path, body: Mapping[str, Any]) -> None:

@@ -1,0 +1,89 @@
+"""A broken part of the supervisor is off; the rest goes on."""
+
+from __future__ import annotations
+
+import pytest
+
+from gputop_train.launch.guard import LOG_LINES, MAX_FAILURES, RETRY_NS, Guard
+from gputop_train.store.errors import StoreFull
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ns = 0
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def notes():
+    return []
+
+
+@pytest.fixture
+def guard(clock, notes):
+    return Guard(lambda kind, body: notes.append((kind, body)), clock)
+
+
+def broken() -> None:
+    raise RuntimeError("driver on fire")
+
+
+def test_a_working_part_gives_its_value(guard):
+    assert guard.run("host", lambda: 42) == 42
+
+
+def test_a_failure_is_one_note_and_a_pause_and_other_parts_go_on(guard, notes, clock, capsys):
+    assert guard.run("nvml", broken) is None
+    assert guard.run("nvml", lambda: 1) is None, "it was tried again at once"
+    assert guard.run("host", lambda: 2) == 2
+    assert [kind for kind, _ in notes] == ["part-failed"]
+    assert "driver on fire" in notes[0][1]["text"]
+    assert "driver on fire" in capsys.readouterr().err
+    clock.now_ns += RETRY_NS
+    assert guard.run("nvml", lambda: 1) == 1, "it was never tried again"
+
+
+def test_a_part_that_keeps_failing_stays_off_and_says_so_once(guard, notes, clock):
+    calls = 0
+
+    def count() -> None:
+        nonlocal calls
+        calls += 1
+        broken()
+
+    for _ in range(20):
+        guard.run("nvml", count)
+        clock.now_ns += RETRY_NS
+    assert calls == MAX_FAILURES
+    assert guard.is_off("nvml")
+    assert [body["off"] for _, body in notes] == [False, True]
+
+
+def test_a_full_disk_is_not_a_broken_part(guard):
+    def full() -> None:
+        raise StoreFull("no room")
+
+    with pytest.raises(StoreFull):
+        guard.run("store", full)
+    assert guard.run("store", lambda: 1) == 1
+
+
+def test_a_note_that_cannot_be_stored_is_no_second_failure(clock, capsys):
+    def no_store(kind, body):
+        raise OSError("store is gone")
+
+    assert Guard(no_store, clock).run("host", broken) is None
+    assert "store is gone" in capsys.readouterr().err
+
+
+def test_the_log_is_bounded(guard, capsys):
+    for _ in range(3 * LOG_LINES):
+        guard.log("again\nand again")
+    assert len(capsys.readouterr().err.splitlines()) == LOG_LINES
