@@ -35,42 +35,46 @@ def measure_offset_ns(pairs: int = 3) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class Offset:
+    """Wall time minus ``CLOCK_MONOTONIC``, and the monotonic times it was first and last seen."""
+
+    offset_ns: int
+    first_ns: int
+    last_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class WallMap:
-    """The offsets under which recent wall times may have been taken, newest first.
+    """The offsets under which recent wall times may have been taken, newest first."""
 
-    Attributes:
-        offsets: ``(offset_ns, last_true_ns)``: wall minus monotonic, and the monotonic time at
-            which that offset was last measured.
-    """
-
-    offsets: tuple[tuple[int, int], ...] = ()
-
-    @property
-    def offset_ns(self) -> int:
-        """The offset as last measured; 0 before the first measurement."""
-        return self.offsets[0][0] if self.offsets else 0
+    offsets: tuple[Offset, ...] = ()
 
     def observed(self, offset_ns: int, now_ns: int) -> WallMap:
         """The map after one more measurement of the offset at monotonic time ``now_ns``."""
-        kept = self.offsets
-        if kept and abs(kept[0][0] - offset_ns) <= STEP_NS:
-            kept = kept[1:]
-        kept = tuple(o for o in kept if now_ns - o[1] <= REMEMBER_NS)
-        return WallMap(((offset_ns, now_ns), *kept))
+        kept, first_ns = self.offsets, now_ns
+        if kept and abs(kept[0].offset_ns - offset_ns) <= STEP_NS:
+            kept, first_ns = kept[1:], kept[0].first_ns
+        kept = tuple(o for o in kept if now_ns - o.last_ns <= REMEMBER_NS)
+        return WallMap((Offset(offset_ns, first_ns, now_ns), *kept))
 
-    def stepped(self, previous: WallMap) -> bool:
-        """Whether the wall clock was stepped since ``previous``."""
-        return bool(previous.offsets) and abs(self.offset_ns - previous.offset_ns) > STEP_NS
+    def earliest_wall_ns(self, t_ns: int) -> int:
+        """The smallest wall time that may have been read at monotonic time ``t_ns``."""
+        return min((t_ns + o.offset_ns for o in self.offsets), default=0)
 
     def to_monotonic(self, wall_ns: int, after_ns: int, until_ns: int) -> int | None:
         """The monotonic time of ``wall_ns``, known to lie in ``(after_ns, until_ns]``.
 
+        A step is only known to have happened between two measurements. A time read between those
+        two may be off by the step, if that is shorter than the time between them.
+
         Returns:
-            The time under the newest offset that puts it into the range, or ``None`` when none
-            does: then the stamp is not from this clock, and no time is better than a wrong one.
+            The time under the newest offset that puts it into the range and into the time that
+            offset was in force, or ``None``: then the stamp is not from this clock, and no time is
+            better than a wrong one.
         """
-        for offset_ns, _ in self.offsets:
-            t_ns = wall_ns - offset_ns
-            if after_ns < t_ns <= until_ns:
+        for offset, older in zip(self.offsets, (*self.offsets[1:], None), strict=True):
+            t_ns = wall_ns - offset.offset_ns
+            in_force_ns = after_ns if older is None else max(after_ns, older.last_ns)
+            if in_force_ns < t_ns <= until_ns:
                 return t_ns
         return None

@@ -77,6 +77,13 @@ def parse_psi(text: str | None) -> float | None:
     return None
 
 
+def swap_in_rate(before: tuple[int, int] | None, now: tuple[int, int] | None) -> float | None:
+    """Bytes/s read back from swap between two ``(t_ns, pages since boot)`` of ``pswpin``."""
+    if before is None or now is None or now[0] <= before[0]:
+        return None
+    return max(0, now[1] - before[1]) * _PAGE_BYTES / ((now[0] - before[0]) / 1e9)
+
+
 class HostCollector:
     """Samples the host and the run's processes about once a second.
 
@@ -176,9 +183,7 @@ class HostCollector:
     def _swap_in(self, now_ns: int) -> float | None:
         pages = parse_keys(read_text("/proc/vmstat")).get("pswpin")
         before, self._swap = self._swap, None if pages is None else (now_ns, pages)
-        if pages is None or before is None or now_ns <= before[0]:
-            return None
-        return max(0, pages - before[1]) * _PAGE_BYTES / ((now_ns - before[0]) / 1e9)
+        return swap_in_rate(before, self._swap)
 
 
 _PRESSURES = ("cpu", "io", "memory")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gputop_train.collect.devices import Device
+from gputop_train.collect.devices import Device, index_is_certain, match_uuid, visible_devices
 from gputop_train.collect.nvml_api import NvmlApi, NvmlFailure
 
 
@@ -45,6 +46,46 @@ def find_devices(api: NvmlApi) -> tuple[Found, ...]:
         found.append(Found(device, card, card, first_instance=first))
         found += instances
     return tuple(found)
+
+
+def choose_devices(
+    found: Sequence[Found], wanted: Sequence[str] | None, env: Mapping[str, str]
+) -> tuple[tuple[str, ...], str | None]:
+    """Which of the found devices the run uses.
+
+    Args:
+        found: What the driver shows.
+        wanted: UUIDs the training processes reported; ``None`` until they have.
+        env: Environment of the training process.
+
+    Returns:
+        UUIDs in CUDA's order, and one sentence when the answer is not to be had.
+    """
+    known = [f.device.uuid for f in found]
+    if wanted is not None:
+        matches = (match_uuid(uuid, known) for uuid in wanted)
+        chosen = tuple(dict.fromkeys(uuid for uuid in matches if uuid is not None))
+        if wanted and not chosen:
+            return (), (
+                f"The card the script uses ({wanted[0]}) is not among those the driver shows us; "
+                "run the monitor where nvidia-smi lists it."
+            )
+        return chosen, None
+    if not found:
+        return (), (
+            "The NVIDIA driver shows no card here; check nvidia-smi and the container's GPU "
+            "options."
+        )
+    if not index_is_certain(env, [f.device.name for f in found if f.device.parent_uuid is None]):
+        return (), (
+            "The cards differ and CUDA numbers them by speed, so CUDA_VISIBLE_DEVICES does not "
+            "say which one is meant; it shows once the script uses it, or set "
+            "CUDA_DEVICE_ORDER=PCI_BUS_ID."
+        )
+    # A card in MIG mode cannot be used whole: CUDA takes its first instance.
+    first = {f.device.uuid: f.first_instance for f in found}
+    shown = visible_devices(env.get("CUDA_VISIBLE_DEVICES"), known)
+    return tuple(first[uuid] or uuid for uuid in shown), None
 
 
 def _instances(api: NvmlApi, card: Any, parent: Device) -> list[Found]:

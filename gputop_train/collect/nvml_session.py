@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gputop_train.collect.clock import WallMap, measure_offset_ns
-from gputop_train.collect.devices import Device, index_is_certain, match_uuid, visible_devices
+from gputop_train.collect.devices import Device
 from gputop_train.collect.gpm import GpmReader
 from gputop_train.collect.gpu_readings import (
     CardReader,
@@ -22,7 +22,7 @@ from gputop_train.collect.gpu_readings import (
     split_processes,
 )
 from gputop_train.collect.nvml_api import NvmlApi, NvmlFailure
-from gputop_train.collect.nvml_devices import Found, find_devices
+from gputop_train.collect.nvml_devices import Found, choose_devices, find_devices
 from gputop_train.collect.utilisation import UtilReader
 from gputop_train.model import GpmSample, GpuSample, UtilSample
 
@@ -131,9 +131,8 @@ class NvmlSession:
             failure = self._round(watched, now_ns, gpu_due)
             if failure is not None:
                 self._trouble(watched, failure, now_ns)
-            elif gpu_due and self._lost.pop(watched.device.uuid, None) and not self._lost:
-                self.missing.pop("nvml", None)
-                self._wait_ns = RETRY_NS
+            elif gpu_due and watched.device.uuid in self._lost:
+                self._found_again(watched.device.uuid)
             if not self._up:
                 return
 
@@ -186,13 +185,7 @@ class NvmlSession:
         self._up = True
         if not self._find(now_ns):
             return False
-        self.missing.pop("nvml", None)
         self._wait_ns = RETRY_NS
-        if not self._found:
-            self.missing["nvml"] = (
-                "The NVIDIA driver shows no card here; check nvidia-smi and the container's GPU "
-                "options."
-            )
         return True
 
     def _find(self, now_ns: int) -> bool:
@@ -217,14 +210,11 @@ class NvmlSession:
         """Watch the wanted cards, keeping the readers of those that were watched before."""
         wanted = self._wanted
         known = {f.device.uuid: f for f in self._found}
-        chosen = self._visible(known) if wanted is None else _matching(wanted, known)
-        if wanted and not chosen and not self._lost:
-            self.missing["nvml"] = (
-                f"The card the script uses ({wanted[0]}) is not among those the driver shows us; "
-                "run the monitor where nvidia-smi lists it."
-            )
-        elif wanted is not None and not self._lost:
+        chosen, unclear = choose_devices(self._found, wanted, self._env)
+        if not self._lost:  # the loss of a card is what there is to say, until it is back
             self.missing.pop("nvml", None)
+            if unclear is not None:
+                self.missing["nvml"] = unclear
         with self._slow_lock:
             kept = {w.device.uuid: w for w in self._watched if w.device.uuid in chosen}
             for watched in self._watched:
@@ -235,19 +225,6 @@ class NvmlSession:
         self.devices = (*(w.device for w in self._watched), *gone)
         self._chosen_for = wanted
         self._gpu_due_ns = now_ns
-
-    def _visible(self, known: Mapping[str, Found]) -> tuple[str, ...]:
-        cards = [f for f in known.values() if f.device.parent_uuid is None]
-        if not index_is_certain(self._env, [f.device.name for f in cards]):
-            self.missing["nvml"] = (
-                "The cards differ and CUDA numbers them by speed, so CUDA_VISIBLE_DEVICES does not "
-                "say which one is meant; it shows once the script uses it, or set "
-                "CUDA_DEVICE_ORDER=PCI_BUS_ID."
-            )
-            return ()
-        shown = visible_devices(self._env.get("CUDA_VISIBLE_DEVICES"), list(known))
-        # A card in MIG mode cannot be used whole: CUDA takes its first instance.
-        return tuple(known[uuid].first_instance or uuid for uuid in shown)
 
     def _watch(self, found: Found) -> _Watched:
         return _Watched(
@@ -329,8 +306,16 @@ class NvmlSession:
         )
         with self._slow_lock:
             self._watched = tuple(w for w in self._watched if w is not watched)
+            if watched.gpm is not None:
+                watched.gpm.close()
         self._lost[watched.device.uuid] = watched.device
         self._retry_later(now_ns)
+
+    def _found_again(self, uuid: str) -> None:
+        del self._lost[uuid]
+        if not self._lost:
+            self.missing.pop("nvml", None)
+            self._wait_ns = RETRY_NS
 
     def _fell_down(self, failure: NvmlFailure, now_ns: int) -> None:
         with self._slow_lock:
@@ -346,11 +331,6 @@ class NvmlSession:
     def _retry_later(self, now_ns: int) -> None:
         self._retry_ns = now_ns + self._wait_ns
         self._wait_ns = min(LONGEST_RETRY_NS, 2 * self._wait_ns)
-
-
-def _matching(wanted: Iterable[str], known: Mapping[str, Found]) -> tuple[str, ...]:
-    matches = (match_uuid(uuid, tuple(known)) for uuid in wanted)
-    return tuple(dict.fromkeys(uuid for uuid in matches if uuid is not None))
 
 
 def _called(device: Device) -> str:

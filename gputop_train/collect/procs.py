@@ -79,10 +79,38 @@ def parse_io(text: str | None) -> tuple[int, int] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
+class Reading:
+    """Counters of one process at one time."""
+
     t_ns: int
     stat: ProcStat
-    io: tuple[int, int] | None
+    io: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What a process did between two readings; ``None`` where that is not known."""
+
+    cpu: float | None = None
+    read_bytes_per_s: float | None = None
+    write_bytes_per_s: float | None = None
+
+
+def rates_between(before: Reading | None, now: Reading) -> Rates:
+    """Cores used and bytes moved per second between two readings of one PID.
+
+    A PID the kernel has given to another process meanwhile shows by its start time: no rates.
+    """
+    if before is None or before.stat.start_ticks != now.stat.start_ticks:
+        return Rates()
+    elapsed_s = (now.t_ns - before.t_ns) / 1e9
+    if elapsed_s <= 0:
+        return Rates()
+    cpu = max(0, now.stat.cpu_ticks - before.stat.cpu_ticks) / _TICKS_PER_S / elapsed_s
+    if before.io is None or now.io is None:
+        return Rates(cpu)
+    read, written = (max(0, n - b) / elapsed_s for b, n in zip(before.io, now.io, strict=True))
+    return Rates(cpu, read, written)
 
 
 class ProcessCollector:
@@ -94,7 +122,7 @@ class ProcessCollector:
 
     def __init__(self) -> None:
         self.missing: dict[str, str] = {}
-        self._previous: dict[int, _Reading] = {}
+        self._previous: dict[int, Reading] = {}
         self._uss = UssReader()
 
     def sample(
@@ -102,21 +130,27 @@ class ProcessCollector:
     ) -> list[ProcSample]:
         """One sample for each process of ``roles`` (pid to role) that is still there."""
         samples: list[ProcSample] = []
-        readings: dict[int, _Reading] = {}
+        readings: dict[int, Reading] = {}
         uss = self._uss.collect()
         for pid, role in roles.items():
             stat = parse_stat(read_text(f"/proc/{pid}/stat"))
             if stat is None:
                 continue
-            reading = _Reading(now_ns, stat, self._read_io(stat))
+            reading = Reading(now_ns, stat, self._read_io(stat))
             readings[pid] = reading
+            rates = rates_between(self._previous.get(pid), reading)
             samples.append(
-                _sample(
-                    reading,
-                    self._previous.get(pid),
-                    role,
+                ProcSample(
+                    t_ns=now_ns,
+                    pid=pid,
+                    role=role,
+                    cpu=rates.cpu,
+                    rss=stat.rss,
                     rss_anon=parse_kib(read_text(f"/proc/{pid}/status"), "RssAnon"),
                     uss=uss.get((pid, stat.start_ticks)),
+                    read_bytes_per_s=rates.read_bytes_per_s,
+                    write_bytes_per_s=rates.write_bytes_per_s,
+                    state=stat.state,
                     rank=(ranks or {}).get(pid),
                 )
             )
@@ -139,41 +173,6 @@ class ProcessCollector:
                 "(/proc/PID/io); run the monitor as the same user as the training."
             )
         return io
-
-
-def _sample(
-    reading: _Reading,
-    previous: _Reading | None,
-    role: str,
-    *,
-    rss_anon: int | None,
-    uss: int | None,
-    rank: int | None,
-) -> ProcSample:
-    stat = reading.stat
-    cpu: float | None = None
-    read_rate: float | None = None
-    write_rate: float | None = None
-    same = previous is not None and previous.stat.start_ticks == stat.start_ticks
-    if same and previous is not None and reading.t_ns > previous.t_ns:
-        elapsed_s = (reading.t_ns - previous.t_ns) / 1e9
-        cpu = max(0, stat.cpu_ticks - previous.stat.cpu_ticks) / _TICKS_PER_S / elapsed_s
-        if reading.io is not None and previous.io is not None:
-            read_rate = max(0, reading.io[0] - previous.io[0]) / elapsed_s
-            write_rate = max(0, reading.io[1] - previous.io[1]) / elapsed_s
-    return ProcSample(
-        t_ns=reading.t_ns,
-        pid=stat.pid,
-        role=role,
-        cpu=cpu,
-        rss=stat.rss,
-        rss_anon=rss_anon,
-        uss=uss,
-        read_bytes_per_s=read_rate,
-        write_bytes_per_s=write_rate,
-        state=stat.state,
-        rank=rank,
-    )
 
 
 def process_table() -> dict[int, ProcStat]:

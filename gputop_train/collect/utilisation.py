@@ -39,10 +39,8 @@ class UtilReader:
         self._last_ns = since_ns
         self._heard_ns = since_ns
         self._seen_us: deque[int] = deque(maxlen=512)  # the driver's buffer holds about 120
-        self._newest_us: int | None = None
         self._no_samples = False
         self._poll = _PollFilter()
-        self._wall = WallMap()
 
     def read(
         self, api: NvmlApi, handle: Any, now_ns: int, wall: WallMap
@@ -64,14 +62,13 @@ class UtilReader:
     def _driver_samples(
         self, api: NvmlApi, handle: Any, now_ns: int, wall: WallMap
     ) -> list[tuple[int, float]]:
-        if self._newest_us is None or wall.stepped(self._wall):
-            # After a step of the wall clock the newest stamp may lie in the driver's future, which
-            # would keep it silent until the clock has caught up.
-            self._newest_us = max(0, (self._last_ns + wall.offset_ns) // 1000)
-        self._wall = wall
+        # Asking for what is newer than the last stamp would fail after a step of the wall clock:
+        # set back, the driver would be silent until the clock has caught up; set forward, what it
+        # took just before the step would be left out. What it repeats is known by its stamp.
+        last_us = max(0, wall.earliest_wall_ns(self._last_ns) // 1000)
         kind = api.constant("NVML_GPU_UTILIZATION_SAMPLES", _GPU_UTILIZATION_SAMPLES)
         try:
-            value_type, raw = api.call("nvmlDeviceGetSamples", handle, kind, self._newest_us)
+            value_type, raw = api.call("nvmlDeviceGetSamples", handle, kind, last_us)
         except NvmlFailure as failure:
             if failure.kind in ("lost", "down"):
                 raise
@@ -87,8 +84,6 @@ class UtilReader:
             self._seen_us.append(stamp_us)
             found.append((t_ns, value))
         found.sort()
-        if found:
-            self._newest_us = (found[-1][0] + wall.offset_ns) // 1000
         return found
 
     def _polled(self, api: NvmlApi, handle: Any, now_ns: int) -> list[tuple[int, float]]:
