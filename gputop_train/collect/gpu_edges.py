@@ -1,0 +1,116 @@
+"""GPU idle time of one step, from the CUDA events the probe recorded at phase edges.
+
+An event right before and one right after a host interval: the device time between them is an upper
+bound of the GPU's idle time in that interval, and near zero while it was still working through its
+queue (diagnosis-catalogue, sections 0b and 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from gputop_train.collect.words import BACKWARD, DATA, DATA_NOGRAD, H2D, OPTIMIZER, SAVE, SYNC
+
+MAX_EDGES: Final = 8192
+_FLAG_DRY: Final = 1
+_LABEL: Final = {
+    DATA: "data_wait",
+    DATA_NOGRAD: "eval",
+    SAVE: "checkpoint",
+    SYNC: "sync",
+    H2D: "h2d",
+}
+
+
+@dataclass(slots=True)
+class GpuStep:
+    """The events of one sampled step: ``(offset_ns, edge code, flags)`` in recording order."""
+
+    t_ns: int
+    edges: list[tuple[int, int, int]] = field(default_factory=list)
+    dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Exposure:
+    """GPU idle nanoseconds by label, and the share of edges that found the queue empty."""
+
+    by_label: Mapping[str, int]
+    dry: float | None
+    sync_pairs: int
+
+
+def exposure(step: GpuStep, sync_host_ns: list[int]) -> Exposure:
+    """Read one sampled step.
+
+    Args:
+        step: Its events.
+        sync_host_ns: Host durations of the step's blocking reads, in order. A read's idle time
+            cannot exceed the time the host was blocked in it.
+
+    A label that is absent had no event pair. Where the probe ran out of events, the blocking reads
+    it did see stand for the rest (in proportion to host time).
+    """
+    totals: dict[str, int] = {}
+    opened: list[tuple[int, int, bool]] = []
+    inside = 0
+    evaluating = False
+    sync_ns: list[int] = []
+    for offset, code, _ in step.edges[:MAX_EDGES]:
+        phase = code >> 1
+        if phase in (DATA, BACKWARD, OPTIMIZER):
+            evaluating = False
+        elif phase == DATA_NOGRAD:
+            evaluating = True
+        if phase not in _LABEL:
+            continue
+        if not code & 1:
+            opened.append((phase, offset, inside == 0))
+            inside += 1
+            continue
+        while opened:
+            begun, since, outermost = opened.pop()
+            inside -= 1
+            if begun != phase:
+                continue  # its end was dropped
+            if outermost:
+                idle = max(0, offset - since)
+                if phase == SYNC and not evaluating:
+                    sync_ns.append(idle)
+                else:
+                    label = "eval" if evaluating else _LABEL[phase]
+                    totals[label] = totals.get(label, 0) + idle
+            break
+    if sync_ns:
+        totals["sync"] = _exposed_sync(sync_ns, sync_host_ns, dropped=step.dropped > 0)
+    return Exposure(totals, _dry_share(step), len(sync_ns))
+
+
+def _exposed_sync(idle_ns: list[int], host_ns: list[int], *, dropped: bool) -> int:
+    if len(idle_ns) == len(host_ns):
+        return sum(min(idle, host) for idle, host in zip(idle_ns, host_ns, strict=True))
+    total = sum(host_ns)
+    if dropped and len(idle_ns) < len(host_ns):
+        seen = host_ns[: len(idle_ns)]
+        exposed = sum(min(idle, host) for idle, host in zip(idle_ns, seen, strict=True))
+        return exposed * total // sum(seen) if sum(seen) else 0
+    return min(sum(idle_ns), total)
+
+
+def _dry_share(step: GpuStep) -> float | None:
+    """Share of edges that found their predecessor complete.
+
+    Left out are the edges where that says nothing about the launches before them: those that end
+    a wait of the host, and those that follow such an end (the queue is empty after a wait).
+    """
+    counted = dry = 0
+    after_wait = True  # the first event has no predecessor
+    for _, code, flags in step.edges[:MAX_EDGES]:
+        ends_wait = bool(code & 1) and code >> 1 in _LABEL
+        if not after_wait and not ends_wait:
+            counted += 1
+            dry += flags & _FLAG_DRY
+        after_wait = ends_wait
+    return dry / counted if counted else None

@@ -1,0 +1,369 @@
+"""From one stretch of words to one record: tiles, evaluations, gaps, sync split, exposed idle."""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from gputop_train.collect.apportion import EVAL_KIND, Apportioner, empty_tally
+from gputop_train.collect.evaluation import evaluations
+from gputop_train.collect.gpu_edges import Exposure, GpuStep, exposure
+from gputop_train.collect.tiling import Kept, Scan, Tile, divide, flatten, paint, scan
+from gputop_train.collect.words import (
+    CODE_MASK,
+    COMPILE,
+    DATA,
+    DATA_NOGRAD,
+    L_DATA_WAIT,
+    L_EVAL,
+    L_FORWARD,
+    L_GPU_WAIT,
+    L_H2D,
+    L_OTHER,
+    L_SYNC,
+    LABEL_INDEX,
+    LOGGING,
+    RANK,
+    SAVE,
+    SPAN_COMPILE,
+    SPAN_GC,
+    SPAN_LABEL,
+    SPAN_LOGGING,
+    SPAN_NOGRAD,
+    SPAN_SYNC,
+)
+from gputop_train.model import LABELS, Interval, Step
+
+#: Shorter pauses are tallied, but not kept as intervals of their own.
+MIN_GC_NS: Final = 1_000_000
+MIN_LOGGING_NS: Final = 5_000_000
+#: A gradient-free block is unusual when it is longer than this many times the typical step's.
+RARE_FACTOR: Final = 2
+HABIT_STEPS: Final = 256
+#: The running exposed share of blocking reads forgets with this many reads' worth of host time.
+SYNC_MEMORY_NS: Final = 10_000_000_000
+
+_KEPT_LABEL: Final = {SAVE: "checkpoint", COMPILE: "compile", LOGGING: "logging"}
+_EVAL_PARTS: Final = (L_DATA_WAIT, L_H2D, L_FORWARD, L_SYNC, L_OTHER)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A whole interval the probe wrote after the fact."""
+
+    code: int
+    t0_ns: int
+    t1_ns: int
+    amount: int
+    site: int
+
+
+@dataclass(slots=True)
+class Stretch:
+    """The words of one step, cut out of the stream but not yet interpreted.
+
+    ``partial`` marks the front part of a step that grew too long to be kept whole.
+    """
+
+    t0_ns: int
+    t1_ns: int = -1
+    words: list[int] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+    samples: list[tuple[int, int]] = field(default_factory=list)
+    gpu: GpuStep | None = None
+    partial: bool = False
+
+
+@dataclass(slots=True)
+class Reading:
+    """One interpreted stretch."""
+
+    t0_ns: int
+    t1_ns: int
+    tally: list[int]
+    eval_tally: list[int]
+    intervals: list[Interval]
+    measured_ns: int
+    micro: int
+    samples: int | None
+    syncs: int
+    bad: int
+    exposure: Exposure | None = None
+
+
+class Interpreter:
+    """Turns stretches, in order, into readings; learns the run's habits on the way."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._gaps = Apportioner()
+        self._nograd_recent: deque[int] = deque()
+        self._nograd_sorted: list[int] = []
+        self._grad_loader_seen = False
+        self._sync_host_ns = 0
+        self._sync_exposed_ns = 0
+        self._eval_open = False
+
+    def note_sample(self, t_ns: int) -> None:
+        """A stack sample arrived, whichever stretch it belongs to."""
+        self._gaps.note_sample(t_ns)
+
+    def note_closed(self, stretch: Stretch) -> None:
+        """A stretch was cut: learn from it before it is interpreted."""
+        longest = 0
+        for span in stretch.spans:
+            if span.code == SPAN_NOGRAD:
+                longest = max(longest, span.t1_ns - span.t0_ns)
+        if len(self._nograd_recent) >= HABIT_STEPS:
+            old = self._nograd_recent.popleft()
+            del self._nograd_sorted[bisect_right(self._nograd_sorted, old) - 1]
+        self._nograd_recent.append(longest)
+        insort(self._nograd_sorted, longest)
+
+    def read(self, stretch: Stretch) -> Reading:
+        """Interpret one stretch; its tally sums to its length exactly."""
+        t0, t1 = stretch.t0_ns, stretch.t1_ns
+        seen = scan(stretch.words, t0, t1)
+        stretch.samples.sort()
+        tiles = seen.tiles
+        spans = [s for s in stretch.spans if s.t1_ns > t0 and s.t0_ns < t1]
+        evals: list[tuple[int, int]] = []
+        if spans or seen.evaluates or self._eval_open:
+            evals = self._evaluations(stretch, spans)
+            overlays: list[Tile] = [
+                (max(s.t0_ns, t0), min(s.t1_ns, t1), SPAN_LABEL[s.code])
+                for s in spans
+                if s.code in SPAN_LABEL
+            ]
+            if overlays:
+                tiles = paint(tiles, flatten(overlays))
+        reading = Reading(
+            t0_ns=t0,
+            t1_ns=t1,
+            tally=empty_tally(),
+            eval_tally=empty_tally(),
+            intervals=self._intervals(seen, spans, evals, t0, t1),
+            measured_ns=0,
+            micro=seen.backwards,
+            samples=seen.samples,
+            syncs=sum(1 for s in spans if s.code == SPAN_SYNC and s.t0_ns >= t0),
+            bad=seen.bad,
+        )
+        if evals:
+            inside, tiles = divide(tiles, evals)
+            self._book_evaluation(inside, stretch, reading)
+        self._book(tiles, seen.kinds, stretch, reading)
+        self._expose(stretch, spans, reading)
+        return reading
+
+    def _evaluations(self, stretch: Stretch, spans: list[Span]) -> list[tuple[int, int]]:
+        nograd = [(s.t0_ns, s.t1_ns) for s in spans if s.code == SPAN_NOGRAD]
+        typical = self._nograd_sorted[len(self._nograd_sorted) // 2] if self._nograd_sorted else 0
+        rare = [span for span in nograd if span[1] - span[0] > RARE_FACTOR * typical]
+        found, self._eval_open = evaluations(
+            stretch.words,
+            stretch.t0_ns,
+            stretch.t1_ns,
+            nograd,
+            rare,
+            stretch.samples,
+            nograd_data_is_training=self._nograd_data_is_training(stretch.words),
+            eval_open=self._eval_open,
+        )
+        return [(max(a, stretch.t0_ns), min(b, stretch.t1_ns)) for a, b in found]
+
+    def _nograd_data_is_training(self, words: Sequence[int]) -> bool:
+        """Whether the loop fetches its own batches with gradients disabled."""
+        if not self._grad_loader_seen:
+            self._grad_loader_seen = any(word & CODE_MASK == DATA << 1 for word in words)
+        if self._grad_loader_seen:
+            return False
+        return sum(1 for word in words if word & CODE_MASK == DATA_NOGRAD << 1) <= 1
+
+    def _intervals(
+        self,
+        seen: Scan,
+        spans: list[Span],
+        evals: list[tuple[int, int]],
+        t0: int,
+        t1: int,
+    ) -> list[Interval]:
+        rank = self._rank
+        found = [Interval(rank, "eval", begin, end) for begin, end in evals]
+        found += [_kept_interval(rank, kept) for kept in seen.kept if _worth_keeping(kept)]
+        for s in spans:
+            if not t0 <= s.t0_ns < t1:
+                continue  # it began in another stretch and is kept there
+            long_enough = (
+                s.code == SPAN_COMPILE
+                or (s.code == SPAN_GC and s.t1_ns - s.t0_ns >= MIN_GC_NS)
+                or (s.code == SPAN_LOGGING and s.t1_ns - s.t0_ns >= MIN_LOGGING_NS)
+            )
+            if long_enough:
+                label = LABELS[SPAN_LABEL[s.code]]
+                found.append(Interval(rank, label, s.t0_ns, s.t1_ns, s.site or None))
+        found.sort(key=lambda interval: interval.t0_ns)
+        return found
+
+    def _book(
+        self, tiles: list[Tile], kinds: list[int], stretch: Stretch, reading: Reading
+    ) -> None:
+        tally = reading.tally
+        gaps: dict[int, int] = {}
+        for begin, end, label in tiles:
+            if label >= 0:
+                tally[label] += end - begin
+            else:
+                gaps[label] = gaps.get(label, 0) + end - begin
+        reading.measured_ns = sum(tally)
+        sampled = _samples_by_gap(tiles, stretch.samples) if stretch.samples else {}
+        split = self._gaps.split
+        for gap, length in gaps.items():
+            split(kinds[-1 - gap], length, sampled.get(gap, ()), tally)
+
+    def _book_evaluation(self, tiles: list[Tile], stretch: Stretch, reading: Reading) -> None:
+        """Book what lies in evaluations, and its parts on the side."""
+        parts = empty_tally()
+        gap_ns = 0
+        for begin, end, label in tiles:
+            length = end - begin
+            if label >= 0 and RANK[label] > RANK[L_EVAL]:
+                reading.tally[label] += length
+                continue
+            reading.tally[L_EVAL] += length
+            if label >= 0:
+                parts[label] += length
+            else:
+                gap_ns += length
+        sampled = _samples_by_gap(tiles, stretch.samples)
+        labels = [
+            L_FORWARD if label == L_EVAL else label for seen in sampled.values() for label in seen
+        ]
+        self._gaps.split(EVAL_KIND, gap_ns, labels, parts)
+        for label, length in enumerate(parts):
+            reading.eval_tally[label if label in _EVAL_PARTS else L_OTHER] += length
+
+    def _expose(self, stretch: Stretch, spans: list[Span], reading: Reading) -> None:
+        """Attach the GPU's idle time and split blocking reads into ``sync`` and ``gpu_wait``."""
+        tally = reading.tally
+        if stretch.gpu is not None:
+            host = [s.t1_ns - s.t0_ns for s in spans if s.code == SPAN_SYNC]
+            found = exposure(stretch.gpu, host)
+            reading.exposure = _complete(found, tally, reading.t1_ns - reading.t0_ns)
+            exposed = reading.exposure.by_label.get("sync")
+            if exposed is not None and tally[L_SYNC]:
+                exposed = min(exposed, tally[L_SYNC])
+                self._learn_sync(tally[L_SYNC], exposed)
+                tally[L_GPU_WAIT] += tally[L_SYNC] - exposed
+                tally[L_SYNC] = exposed
+                return
+        if self._sync_host_ns and tally[L_SYNC]:
+            exposed = tally[L_SYNC] * self._sync_exposed_ns // self._sync_host_ns
+            tally[L_GPU_WAIT] += tally[L_SYNC] - exposed
+            tally[L_SYNC] = exposed
+
+    def _learn_sync(self, host_ns: int, exposed_ns: int) -> None:
+        self._sync_host_ns += host_ns
+        self._sync_exposed_ns += exposed_ns
+        if self._sync_host_ns > SYNC_MEMORY_NS:
+            self._sync_host_ns //= 2
+            self._sync_exposed_ns //= 2
+
+
+def step_of(reading: Reading, rank: int, index: int) -> Step:
+    """The record of a reading that is a whole step."""
+    found = reading.exposure
+    return Step(
+        rank=rank,
+        index=index,
+        t0_ns=reading.t0_ns,
+        t1_ns=reading.t1_ns,
+        labels=dict(zip(LABELS, reading.tally, strict=True)),
+        exposed=dict(found.by_label) if found is not None else None,
+        micro=reading.micro,
+        samples=reading.samples,
+        dry=found.dry if found is not None else None,
+        syncs=reading.syncs,
+        measured_ns=reading.measured_ns,
+    )
+
+
+def joined(front: Reading, back: Reading) -> Reading:
+    """Two readings of one step that was too long to be kept whole, as one."""
+    samples = None
+    if front.samples is not None or back.samples is not None:
+        samples = (front.samples or 0) + (back.samples or 0)
+    return Reading(
+        t0_ns=front.t0_ns,
+        t1_ns=back.t1_ns,
+        tally=[a + b for a, b in zip(front.tally, back.tally, strict=True)],
+        eval_tally=[a + b for a, b in zip(front.eval_tally, back.eval_tally, strict=True)],
+        intervals=_spliced(front.intervals, back.intervals, front.t1_ns),
+        measured_ns=front.measured_ns + back.measured_ns,
+        micro=front.micro + back.micro,
+        samples=samples,
+        syncs=front.syncs + back.syncs,
+        bad=front.bad + back.bad,
+        exposure=back.exposure,
+    )
+
+
+def _spliced(front: list[Interval], back: list[Interval], seam_ns: int) -> list[Interval]:
+    """Intervals of both parts; an evaluation that was cut at the seam becomes one again."""
+    merged = list(front)
+    for late in back:
+        for index, early in enumerate(merged):
+            if early.label == late.label and early.t1_ns == seam_ns == late.t0_ns:
+                merged[index] = Interval(
+                    early.rank, early.label, early.t0_ns, late.t1_ns, early.site_id, early.bytes
+                )
+                break
+        else:
+            merged.append(late)
+    return merged
+
+
+def _worth_keeping(kept: Kept) -> bool:
+    return kept.phase != LOGGING or kept.t1_ns - kept.t0_ns >= MIN_LOGGING_NS
+
+
+def _kept_interval(rank: int, kept: Kept) -> Interval:
+    return Interval(
+        rank,
+        _KEPT_LABEL[kept.phase],
+        kept.t0_ns,
+        kept.t1_ns,
+        kept.site or None,
+        (kept.amount or None) if kept.phase == SAVE else None,
+    )
+
+
+def _samples_by_gap(tiles: list[Tile], samples: Sequence[tuple[int, int]]) -> dict[int, list[int]]:
+    """Labels of the samples that fell into each gap, by the gap's (negative) tile label."""
+    found: dict[int, list[int]] = {}
+    if not tiles:
+        return found
+    begins = [begin for begin, _, _ in tiles]
+    for t, label in samples:
+        index = bisect_right(begins, t) - 1
+        if index < 0:
+            continue
+        _, end, gap = tiles[index]
+        if gap < 0 and t < end:
+            found.setdefault(gap, []).append(label)
+    return found
+
+
+def _complete(found: Exposure, tally: list[int], wall_ns: int) -> Exposure:
+    """Bound every label by the step, and add a measured zero where the host spent no time at all.
+
+    A label with host time but without an event pair stays absent: it was not measured.
+    """
+    by_label = {label: min(idle, wall_ns) for label, idle in found.by_label.items()}
+    for label in ("data_wait", "h2d", "sync", "checkpoint", "eval"):
+        if label not in by_label and not tally[LABEL_INDEX[label]]:
+            by_label[label] = 0
+    return Exposure(by_label, found.dry, found.sync_pairs)
