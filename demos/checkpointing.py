@@ -74,8 +74,8 @@ def save_checkpoint(folder, step, model, optimizer, keep=2):
 def main():
     cuda = torch.cuda.is_available()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--batch-size", type=int, default=256 if cuda else 8)
+    parser.add_argument("--steps", type=int, default=200 if cuda else 300)
+    parser.add_argument("--batch-size", type=int, default=256 if cuda else 4)
     parser.add_argument("--vocabulary", type=int, default=100_000 if cuda else 48_000)
     parser.add_argument("--width", type=int, default=1024 if cuda else 256)
     parser.add_argument("--layers", type=int, default=4 if cuda else 2)

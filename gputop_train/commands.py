@@ -151,7 +151,7 @@ def report(run: str, json_path: str | None, run_root: str | None) -> int:
     if json_path is not None:
         ending.deliver(found, json_path, Voice())
         return 0
-    for line in ending.summary_lines(found, fd=1):
+    for line in ending.summary_lines(run_dir, found, fd=1):
         click.echo(line)
     return 0
 

@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import stat
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -74,7 +75,7 @@ def _build_report(run_dir: Path, voice: Voice) -> dict[str, Any] | None:
 def print_summary(run_dir: Path, report: Mapping[str, Any], voice: Voice) -> None:
     """Print the exit summary on stderr. Never raises."""
     try:
-        voice.lines(summary_lines(report, fd=2))
+        voice.lines(summary_lines(run_dir, report, fd=2))
     except Exception as failure:
         voice.say(
             f"The summary cannot be shown ({failure}). The report itself is in "
@@ -82,13 +83,16 @@ def print_summary(run_dir: Path, report: Mapping[str, Any], voice: Voice) -> Non
         )
 
 
-def summary_lines(report: Mapping[str, Any], *, fd: int) -> list[str]:
+def summary_lines(run_dir: Path, report: Mapping[str, Any], *, fd: int) -> list[str]:
     """Return the exit summary, as wide as the terminal behind ``fd``."""
     try:
         width = os.get_terminal_size(fd).columns or 100
     except OSError:
         width = 100
-    return list(importlib.import_module("gputop_train.report.text").summary(report, width))
+    text = importlib.import_module("gputop_train.report.text")
+    log_path = str(paths.RunPaths(run_dir).output_log)
+    ascii_only = not (sys.stderr.encoding or "utf-8").lower().startswith("utf")
+    return list(text.summary(report, width, log_path=log_path, ascii_only=ascii_only))
 
 
 def deliver_json(run_dir: Path, target: str, voice: Voice) -> None:

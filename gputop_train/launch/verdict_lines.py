@@ -35,14 +35,17 @@ class VerdictLines(threading.Thread):
     def _look(self) -> None:
         if not self._store.exists():
             return
-        line = latest_line(self._store)
-        if line and line != self._last and not self._ending.is_set():
-            self._last = line
+        line, key = latest_line(self._store)
+        if line and key != self._last and not self._ending.is_set():
+            self._last = key
             self._voice.say(line)
 
 
-def latest_line(store: Path) -> str:
-    """Return the newest diagnosis in a store as one line; empty when there is none yet.
+def latest_line(store: Path) -> tuple[str, str]:
+    """Return the newest diagnosis in a store as one line, and what makes it another verdict.
+
+    The line is empty when there is none yet. Its numbers waver; the key stays until the cause or
+    its place in the code changes.
 
     Raises:
         StoreError: The store cannot be read now.
@@ -56,5 +59,6 @@ def latest_line(store: Path) -> str:
     with RunReader(store) as reader:
         findings = reader.findings()
     if not findings:
-        return ""
-    return text.live_line(msgspec.convert(findings[-1][1], Diagnosis, strict=False))
+        return "", ""
+    diagnosis = msgspec.convert(findings[-1][1], Diagnosis, strict=False)
+    return text.live_line(diagnosis), text.live_key(diagnosis)

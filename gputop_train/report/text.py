@@ -123,14 +123,19 @@ def _where(verdict: Mapping[str, Any], room: int) -> list[str]:
         return fmt.row("where", f"no line: {verdict['where_missing']}", room)
     lines = []
     for n, place in enumerate(places):
-        text = f"{_place(place['file'], place['line'])}  {fmt.printable(place['what'])}"
+        what = fmt.printable(place["what"])
+        text = f"{_place(place['file'], place['line'])}  {what}{'...)' * what.endswith('(')}"
         lines += fmt.row("where" if n == 0 else "", text.rstrip(), room)
     return lines
 
 
 def _evidence(evidence: Mapping[str, Any]) -> str:
-    value, unit = fmt.number(evidence["value"]), evidence["unit"]
-    return f"{evidence['what']} {value}{'' if unit in ('', '%') else ' '}{unit}"
+    value, unit = evidence["value"], evidence["unit"]
+    if unit.startswith("of ") and isinstance(value, float) and 0 <= value <= 1:
+        shown = fmt.percent(value)  # a share of something: "0.53 of wall" reads worse
+    else:
+        shown = fmt.number(value)
+    return f"{evidence['what']} {shown}{'' if unit in ('', '%') else ' '}{unit}"
 
 
 def _advice(advice: Mapping[str, Any]) -> str:
