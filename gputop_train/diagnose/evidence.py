@@ -63,7 +63,7 @@ def build(
     older = _older(rollups, steps) if final else []
     cut = _cut(steps, older, starts_run=bool(steps) and (final or steps[0].index <= first))
     begin, end = _bounds(cut, t0_ns, t1_ns, reader)
-    whole = _sum(steps, older) if final else _sum(cut.steps, cut.older)
+    whole = totals_of(steps, older) if final else totals_of(cut.steps, cut.older)
     probe = states.get(rank, {})
     uuid = _uuid(probe, reader, begin, end)
     util = [s for s in reader.util(begin, end) if s.uuid == uuid]
@@ -75,7 +75,7 @@ def build(
         t0_ns=begin,
         t1_ns=end,
         steps=cut.steps,
-        totals=_sum(cut.steps, cut.older),
+        totals=totals_of(cut.steps, cut.older),
         whole=whole,
         steps_seen=max(seen, len(steps)),
         warmup_excluded=cut.excluded,
@@ -167,7 +167,8 @@ def _cut(steps: Sequence[Step], older: Sequence[StepRollup], *, starts_run: bool
     return _Cut(tuple(steps), (), excluded, "everything older than the newest minutes")
 
 
-def _sum(steps: Sequence[Step], older: Sequence[StepRollup]) -> Totals:
+def totals_of(steps: Sequence[Step], older: Sequence[StepRollup] = ()) -> Totals:
+    """Sums over kept steps and over seconds that live on as rollups."""
     labels: dict[str, int] = {}
     exposed: dict[str, tuple[int, int]] = {}
     dry, dry_n = 0.0, 0

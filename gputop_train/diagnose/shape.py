@@ -26,7 +26,7 @@ FLAT_SD = 10.0
 PERIODIC_AUTOCORRELATION, MIN_PERIODS = 0.3, 5
 #: Proposed here: an idle device still shows the odd percent of a display or a context.
 IDLE_MEDIAN, IDLE_P95 = 5.0, 10.0
-SURROGATES, SIGNIFICANCE = 200, 0.99
+SURROGATES, SIGNIFICANCE, HARMONICS = 200, 0.995, 8
 #: Two regimes differ by at least this many points (twice the flatness limit) ...
 MIN_JUMP = 20.0
 #: ... and last at least this long; shorter ones are part of a pattern.
@@ -148,18 +148,9 @@ def _period(t: Floats, u: Floats) -> float | None:
     lag = _autocorrelation_peak(x, variance)
     if lag is None:
         return None
-    # Frequency resolution of the series is one cycle over its length: look no wider than that.
-    padded = 8 * n
-    power = np.abs(np.fft.rfft(x * np.hanning(n), padded)) ** 2
-    freq = np.fft.rfftfreq(padded, dt)
-    near = np.abs(freq - 1 / (lag * dt)) <= 1 / (n * dt)
-    if not near.any():
+    if n / lag < MIN_PERIODS or not _significant(x, lag):
         return None
-    peak = int(np.argmax(np.where(near, power, 0.0)))
-    if not _significant(x, float(power[peak]), padded):
-        return None
-    period = 1 / float(freq[peak])
-    return period if n * dt / period >= MIN_PERIODS else None
+    return lag * dt
 
 
 def _autocorrelation_peak(x: Floats, variance: float) -> float | None:
@@ -188,23 +179,47 @@ def _autocorrelation_peak(x: Floats, variance: float) -> float | None:
     return best + (0.5 * (left - right) / bend if bend < 0 else 0.0)
 
 
-def _significant(x: Floats, peak: float, padded: int) -> bool:
-    """Is a spectral peak taller than red noise of the same variance and memory would show?
+def _significant(x: Floats, lag: float) -> bool:
+    """Does the periodogram support the lag that the autocorrelation chose?
 
-    Surrogates keep the smoothed spectrum (an AR(1) with the series' own lag-1 correlation) and get
-    random phases; plain phase shuffling would keep the very peak under test.
+    Two statistics, since a cycle can be sharp (saves: narrow dips, all harmonics) or smeared (steps
+    of varying length: a broad hump): the power on the comb of harmonics of the lag, and the mean
+    power in a band of 10% around it. Each is compared with surrogates that keep the smoothed
+    spectrum (an AR(1) with the series' own lag-1 correlation) and get random phases; plain phase
+    shuffling would keep the very peak under test.
     """
     n = len(x)
     memory = float(np.clip((x[1:] @ x[:-1]) / (x @ x), 0.0, 0.95))
+    smooth = _ar1(np.fft.rfftfreq(n), memory)
+    smooth[0] = 0.0
     rng = np.random.default_rng(SEED)
-    freq = np.fft.rfftfreq(n)
-    shape = 1 / (1 + memory**2 - 2 * memory * np.cos(2 * np.pi * freq))
-    shape[0] = 0.0
-    noise = rng.normal(size=(SURROGATES, len(freq))) + 1j * rng.normal(size=(SURROGATES, len(freq)))
-    draws = np.fft.irfft(noise * np.sqrt(shape), n, axis=1)
+    size = (SURROGATES, len(smooth))
+    noise = rng.normal(size=size) + 1j * rng.normal(size=size)
+    draws = np.fft.irfft(noise * np.sqrt(smooth), n, axis=1)
     draws *= (x.std() / draws.std(axis=1))[:, None]
-    tallest = (np.abs(np.fft.rfft(draws * np.hanning(n), padded, axis=1)) ** 2).max(axis=1)
-    return peak > float(np.quantile(tallest, SIGNIFICANCE))
+    statistics = _comb_and_band(np.vstack([x, draws]), 1 / lag, memory)
+    return any(s[0] > np.quantile(s[1:], SIGNIFICANCE) for s in statistics)
+
+
+def _ar1(freq: Floats, memory: float) -> Floats:
+    """Power spectrum of red noise, up to a factor; ``freq`` in cycles per sample."""
+    return np.asarray(1 / (1 + memory**2 - 2 * memory * np.cos(2 * np.pi * freq)))
+
+
+def _comb_and_band(rows: Floats, f0: float, memory: float) -> tuple[Floats, Floats]:
+    """Whitened power of each row: best comb near ``f0``, and the mean around ``f0``."""
+    n = rows.shape[1]
+    padded = 4 * n
+    freq = np.fft.rfftfreq(padded)
+    power = np.abs(np.fft.rfft(rows * np.hanning(n), padded, axis=1)) ** 2 / _ar1(freq, memory)
+    # Frequency resolution of the series is one cycle over its length: look no closer than that.
+    nearest = np.flatnonzero(np.abs(freq - f0) <= 0.5 / n)
+    band = np.flatnonzero(np.abs(freq - f0) <= max(0.1 * f0, 1 / n))
+    harmonics = np.arange(1, max(1, min(HARMONICS, int(0.5 / f0))) + 1)
+    combs = np.array(
+        [power[:, np.minimum(k * harmonics, len(freq) - 1)].sum(axis=1) for k in nearest]
+    )
+    return combs.max(axis=0), power[:, band].mean(axis=1)
 
 
 def _segments(t: Floats, u: Floats) -> list[tuple[int, int]]:

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from synthetic_windows import MS, make_steps, window
+
+from gputop_train.diagnose.accounting import account, lost_share, natural_experiment, shares
+from gputop_train.diagnose.window import Totals
+from gputop_train.model import LABELS, GpuSample
+
+durations = st.dictionaries(st.sampled_from(LABELS), st.integers(0, 10**12), max_size=len(LABELS))
+
+
+@given(durations, st.integers(0, 10**13))
+@settings(max_examples=200, deadline=None)
+def test_the_shares_of_any_time_at_all_add_up_to_one(labels, wall):
+    found = shares(Totals(steps=1, wall_ns=wall, labels=labels))
+    if wall == 0 and sum(labels.values()) == 0:
+        assert found == {}
+    else:
+        assert set(found) == set(LABELS)
+        assert sum(found.values()) == pytest.approx(1.0, abs=1e-9)
+        assert all(0 <= share <= 1 for share in found.values())
+
+
+def test_time_that_no_label_claims_is_other():
+    found = shares(Totals(steps=1, wall_ns=100, labels={"forward": 60}))
+    assert found["forward"] == 0.6
+    assert found["other"] == pytest.approx(0.4)
+
+
+def test_shares_read_the_planted_durations():
+    acc = account(window(make_steps(50, {"data_wait": 6, "forward": 1, "backward": 3})))
+    assert acc.shares["data_wait"] == pytest.approx(0.6)
+    assert acc.shares["backward"] == pytest.approx(0.3)
+    assert acc.step_ms == pytest.approx(10)
+    assert acc.coverage == 1.0
+
+
+def test_what_no_event_measured_is_none_not_zero():
+    acc = account(window(make_steps(50, {"forward": 10}), on_gpu=True))
+    assert set(acc.exposed.values()) == {None}
+    assert acc.busy_share is None
+    assert acc.idle_share is None
+
+
+def test_exposed_idle_is_a_share_of_the_steps_that_carried_events():
+    with_events = make_steps(10, {"data_wait": 5, "forward": 5}, exposed={"data_wait": 4})
+    without = make_steps(90, {"data_wait": 5, "forward": 5})
+    acc = account(window(with_events + without, on_gpu=True, util=60))
+    assert acc.exposed["data_wait"] == pytest.approx(0.4)
+    assert acc.exposed["unattributed"] == pytest.approx(0.0)
+    assert acc.exposed["sync"] is None
+
+
+def test_idle_time_that_no_label_explains_is_unattributed():
+    steps = make_steps(50, {"data_wait": 2, "forward": 8}, exposed={"data_wait": 2})
+    acc = account(window(steps, on_gpu=True, util=30))
+    assert acc.exposed["unattributed"] == pytest.approx(0.5)
+
+
+def test_event_pairs_bound_a_utilisation_that_over_states():
+    steps = make_steps(50, {"data_wait": 8, "forward": 2}, exposed={"data_wait": 8})
+    acc = account(window(steps, on_gpu=True, util=60))
+    assert acc.busy_share == pytest.approx(0.2)
+    assert "bounded" in acc.busy_basis
+
+
+def test_a_neighbour_on_the_gpu_makes_its_utilisation_no_measure_of_ours():
+    shared = window(
+        make_steps(50, {"forward": 10}),
+        on_gpu=True,
+        util=95,
+        gpu=(GpuSample(0, "GPU-aaaa", foreign_processes=1),),
+    )
+    assert account(shared).busy_share is None
+    assert "other processes" in account(shared).busy_basis
+
+
+def test_on_a_cpu_the_whole_wait_is_lost():
+    share, basis = lost_share(window(make_steps(50, {"data_wait": 6, "forward": 4})), "data_wait")
+    assert share == pytest.approx(0.6)
+    assert "CPU is the device" in basis
+
+
+def test_an_exposed_time_beyond_the_wait_itself_is_cut_to_it():
+    steps = make_steps(50, {"data_wait": 1, "forward": 9}, exposed={"data_wait": 7})
+    share, _ = lost_share(window(steps, on_gpu=True, util=20), "data_wait")
+    assert share == pytest.approx(0.1)
+
+
+def test_the_natural_experiment_leaves_interruptions_out():
+    steps = make_steps(
+        200,
+        {"forward": 10},
+        extra=lambda i: {"checkpoint": 500.0} if i % 4 == 0 else {"sync": 5.0} if i % 2 else {},
+    )
+    found = natural_experiment(window(steps), [s.labels["sync"] > 0 for s in steps])
+    assert found is not None
+    assert found.difference == pytest.approx(5)
+    assert found.n_with + found.n_without == 150
+
+
+def test_milliseconds_of_a_share():
+    steps = make_steps(20, {"forward": 10})
+    assert account(window(steps)).ms(0.25) == pytest.approx(2.5)
+    assert steps[0].wall_ns == 10 * MS

@@ -1,0 +1,220 @@
+"""host-sync-stall, launch-bound, gpu-bound and cpu-training: each beside what it is mistaken for."""
+
+from __future__ import annotations
+
+import pytest
+from synthetic_windows import MS, UUID, make_steps, probe, site, window
+
+from gputop_train.diagnose.rules import cpu_training, gpu_bound, host_sync_stall, launch_bound
+from gputop_train.diagnose.rules.base import RuledOut
+from gputop_train.model import Abstention, Finding, GpuSample
+
+SYNCING = {"sync": 3, "gpu_wait": 2, "forward": 2, "backward": 3}
+LAUNCHING = {"forward": 4, "backward": 4, "optimizer": 2}
+ITEM = site("sync", 49, call="loss.item()", count=400, total_ns=400 * MS)
+
+
+def sync(steps, **more):
+    more.setdefault("sites", (ITEM,))
+    return host_sync_stall.judge(window(steps, on_gpu=True, **more))
+
+
+def test_idle_time_behind_reads_is_named_with_the_reading_line():
+    steps = make_steps(100, SYNCING, exposed={"sync": 2.5}, dry=0.6, syncs=4)
+    found = sync(steps, util=50)
+    assert isinstance(found, Finding)
+    assert found.id == "host-sync-stall"
+    assert found.severity == "critical"
+    assert found.confidence == "high"
+    assert [(w.line, w.what) for w in found.where] == [(49, "loss.item()")]
+    assert found.lost_share >= 0.25
+    assert "every 50 steps" in found.advice[0].text
+    assert found.gain.at_least
+
+
+def test_a_long_block_while_the_gpu_is_busy_is_harmless():
+    steps = make_steps(100, {"gpu_wait": 8, "forward": 1, "backward": 1}, exposed={"sync": 0.02})
+    found = sync(steps, util=98)
+    assert isinstance(found, RuledOut)
+    assert "harmless" in found.why
+
+
+def test_a_long_block_is_harmless_without_events_too_when_utilisation_covers_it():
+    found = sync(make_steps(100, {"sync": 7, "forward": 3}), util=96)
+    assert isinstance(found, RuledOut)
+
+
+def test_without_events_only_the_part_beyond_the_gpus_busy_time_counts():
+    found = sync(make_steps(100, {"sync": 8, "forward": 2}, syncs=4096), util=15)
+    assert isinstance(found, Finding)
+    assert found.lost_share == pytest.approx(0.65)
+    assert found.confidence == "medium"
+    assert "at least" in found.summary
+
+
+def test_blocking_reads_without_any_gpu_reading_cannot_be_judged():
+    found = sync(make_steps(100, {"sync": 8, "forward": 2}))
+    assert isinstance(found, Abstention)
+    assert "GPU events" in found.missing
+
+
+def test_a_read_in_a_host_bound_loop_finds_the_queue_empty_and_costs_nothing():
+    steps = make_steps(100, {"sync": 0.1, "forward": 10}, exposed={"sync": 0.1}, dry=0.9, syncs=1)
+    assert isinstance(sync(steps, util=40), RuledOut)
+
+
+def test_serialised_host_and_gpu_cost_what_overlap_would_save():
+    # Host 5 ms, then blocked 5 ms while the GPU computes: the pairs around the reads show little,
+    # but running ahead would hide one behind the other.
+    steps = make_steps(100, {"gpu_wait": 5, "forward": 5}, exposed={"sync": 0.1}, dry=0.8, syncs=1)
+    found = sync(steps, util=50)
+    assert isinstance(found, Finding)
+    assert found.lost_share == pytest.approx(0.5)
+    assert found.confidence == "medium"
+
+
+def test_steps_that_read_more_than_usual_serve_as_the_natural_control():
+    steps = make_steps(
+        200,
+        {"forward": 5, "backward": 3},
+        extra=lambda i: {"sync": 6} if i % 3 == 0 else {},
+        exposed={"sync": 2},
+        syncs=lambda i: 5 if i % 3 == 0 else 0,
+    )
+    found = sync(steps, util=40)
+    assert any("longer by" in e.what and e.value == pytest.approx(6) for e in found.evidence)
+
+
+def test_a_cpu_run_has_no_sync_stall_and_no_launch_queue():
+    cpu = window(make_steps(100, SYNCING))
+    assert isinstance(host_sync_stall.judge(cpu), RuledOut)
+    assert isinstance(launch_bound.judge(cpu), RuledOut)
+    assert isinstance(gpu_bound.judge(cpu), RuledOut)
+
+
+def test_reads_without_their_hook_are_not_judged():
+    found = sync(make_steps(100, SYNCING), util=50, probe=probe(True, without=("sync",)))
+    assert isinstance(found, Abstention)
+
+
+def launch(steps, **more):
+    return launch_bound.judge(window(steps, on_gpu=True, **more))
+
+
+def test_a_dry_queue_under_a_busy_host_is_launch_bound():
+    found = launch(make_steps(100, LAUNCHING, dry=0.9), util=20)
+    assert isinstance(found, Finding)
+    assert found.id == "launch-bound"
+    assert found.confidence == "medium"
+    # 80% idle, less a tenth of the 20% that the driver may have missed.
+    assert found.lost_share == pytest.approx(0.78)
+    assert found.gain.at_least
+    assert found.where == () and found.where_missing
+
+
+def test_a_measured_launch_idle_is_taken_as_it_is():
+    steps = make_steps(100, LAUNCHING, dry=0.9, exposed={"launch": 4})
+    assert launch(steps, util=50).lost_share == pytest.approx(0.4)
+
+
+def test_without_dry_flags_launch_cannot_be_judged():
+    found = launch(make_steps(100, LAUNCHING), util=20)
+    assert isinstance(found, Abstention)
+    assert "GPU events" in found.missing
+
+
+def test_without_utilisation_launch_cannot_be_judged():
+    found = launch(make_steps(100, LAUNCHING, dry=0.9))
+    assert isinstance(found, Abstention)
+    assert "utilisation" in found.missing
+
+
+def test_a_queue_that_is_dry_because_of_data_is_not_launch_bound():
+    steps = make_steps(100, {"data_wait": 6, **LAUNCHING}, dry=0.9, exposed={"data_wait": 6})
+    assert isinstance(launch(steps, util=20), RuledOut)
+
+
+def test_a_queue_that_is_dry_because_of_reads_is_not_launch_bound():
+    steps = make_steps(100, SYNCING, dry=0.9, exposed={"sync": 3})
+    assert isinstance(launch(steps, util=30), RuledOut)
+
+
+def test_a_queue_that_stays_full_is_not_launch_bound():
+    assert isinstance(launch(make_steps(100, LAUNCHING, dry=0.1), util=20), RuledOut)
+
+
+def test_a_sleeping_trainer_is_not_launching():
+    found = launch(make_steps(100, LAUNCHING, dry=0.9), util=20, trainer=0.1)
+    assert isinstance(found, RuledOut)
+    assert "waits" in found.why
+
+
+def test_idle_time_during_user_code_is_not_charged_to_launches():
+    steps = make_steps(100, {"other": 9, "forward": 0.5, "backward": 0.5}, dry=0.9)
+    assert isinstance(launch(steps, util=10), RuledOut)
+
+
+def test_a_busy_gpu_is_information_with_no_warning():
+    steps = make_steps(100, {"gpu_wait": 8, "forward": 2}, exposed={"sync": 0.01}, dry=0.05)
+    found = gpu_bound.judge(window(steps, on_gpu=True, util=97))
+    assert isinstance(found, Finding)
+    assert found.severity == "info"
+    assert found.gain is None
+
+
+def test_a_high_utilisation_over_an_empty_queue_is_not_gpu_bound():
+    steps = make_steps(100, LAUNCHING, dry=0.9)
+    assert isinstance(gpu_bound.judge(window(steps, on_gpu=True, util=97)), RuledOut)
+
+
+def test_a_gpu_that_waits_for_data_is_not_gpu_bound():
+    steps = make_steps(100, {"data_wait": 2, "forward": 8}, exposed={"data_wait": 1})
+    assert isinstance(gpu_bound.judge(window(steps, on_gpu=True, util=88)), RuledOut)
+
+
+def test_gpu_bound_is_not_judged_without_utilisation():
+    found = gpu_bound.judge(window(make_steps(100, LAUNCHING), on_gpu=True))
+    assert isinstance(found, Abstention)
+
+
+COMPUTING = {"forward": 4, "backward": 5, "data_wait": 1}
+
+
+def forgotten(*, util=0.0, cuda=None, **more):
+    state = probe(False, cuda=cuda or {"built": True, "available": None, "initialized": False})
+    more.setdefault("gpu", (GpuSample(0, UUID),))
+    return cpu_training.judge(window(make_steps(100, COMPUTING), util=util, probe=state, **more))
+
+
+def test_a_model_on_the_cpu_beside_an_idle_gpu_is_named():
+    found = forgotten()
+    assert isinstance(found, Finding)
+    assert found.id == "cpu-training"
+    assert found.severity == "critical"
+    assert found.lost_share == pytest.approx(0.9)
+    assert found.gain is None
+    assert 'to("cuda")' in found.advice[0].text
+
+
+def test_a_machine_without_a_gpu_trains_on_its_cpu_rightly():
+    found = cpu_training.judge(window(make_steps(100, COMPUTING)))
+    assert isinstance(found, RuledOut)
+
+
+def test_a_cpu_build_of_torch_is_not_a_forgotten_gpu():
+    assert isinstance(forgotten(cuda={"built": False}), RuledOut)
+
+
+def test_a_gpu_in_use_is_not_forgotten():
+    assert isinstance(forgotten(util=40.0), RuledOut)
+
+
+def test_parameters_on_the_gpu_are_no_cpu_training():
+    found = cpu_training.judge(window(make_steps(100, COMPUTING), on_gpu=True, util=0.0))
+    assert isinstance(found, RuledOut)
+
+
+def test_an_idle_gpu_nobody_measured_is_not_called_idle():
+    found = forgotten(util=None, missing={"gpu_util": "the driver gives no utilisation samples"})
+    assert isinstance(found, Abstention)
+    assert "no utilisation" in found.missing

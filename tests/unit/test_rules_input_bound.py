@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+import pytest
+from synthetic_windows import MS, loader, make_steps, probe, site, window
+
+from gputop_train.diagnose.rules import input_bound
+from gputop_train.diagnose.rules.base import RuledOut
+from gputop_train.model import Abstention, Finding
+
+STARVED = {"data_wait": 6.4, "forward": 1.6, "backward": 2.0}
+
+
+def judge(*args, **kwargs):
+    return input_bound.judge(window(*args, **kwargs))
+
+
+def test_a_loop_that_waits_for_its_own_loading_is_named_with_its_line():
+    found = judge(make_steps(100, STARVED), loaders=(loader(),))
+    assert isinstance(found, Finding)
+    assert (found.id, found.refined) == ("input-bound", "main-process-loading")
+    assert found.severity == "critical"
+    assert [(w.file, w.line) for w in found.where] == [("/home/ann/train.py", 41)]
+    assert found.lost_share == pytest.approx(0.64)
+    assert "64%" in found.summary
+    assert "6.4 ms of 10 ms" in found.summary
+
+
+def test_the_advice_is_the_setting_that_the_gain_models():
+    found = judge(make_steps(100, STARVED), loaders=(loader(),), cores=8)
+    assert isinstance(found, Finding) and found.gain is not None and found.gain.expected
+    setting = found.advice[0].setting
+    assert setting is not None and set(setting) == {"num_workers"}
+    assert f"0 -> {setting['num_workers']}" in found.advice[0].text
+    low, high = found.gain.expected
+    assert 1 < low <= high <= found.gain.ceiling == pytest.approx(1 / 0.36)
+
+
+def test_on_two_cores_that_also_train_the_forecast_is_below_the_ceiling():
+    found = judge(make_steps(100, {"data_wait": 9, "backward": 1}), loaders=(loader(),), cores=2)
+    assert isinstance(found, Finding) and found.gain and found.gain.expected
+    assert found.gain.ceiling == pytest.approx(10)
+    # 10 ms of CPU work a step on 2 cores: never below 5 ms.
+    assert found.gain.expected[1] <= 2.0 + 1e-9
+    assert found.gain.expected[0] > 1.0
+
+
+def test_no_workers_without_a_wait_is_fine():
+    found = judge(make_steps(100, {"data_wait": 0.3, "forward": 9.7}), loaders=(loader(),))
+    assert isinstance(found, RuledOut)
+
+
+def test_a_wait_while_the_gpu_works_costs_nothing():
+    steps = make_steps(100, STARVED, exposed={"data_wait": 0.01})
+    found = judge(steps, on_gpu=True, util=97, loaders=(loader(num_workers=4),))
+    assert isinstance(found, RuledOut)
+    assert "works meanwhile" in found.why
+
+
+def test_on_a_gpu_the_exposed_wait_counts_not_the_host_wait():
+    steps = make_steps(100, STARVED, exposed={"data_wait": 3.0})
+    found = judge(steps, on_gpu=True, util=50, loaders=(loader(),))
+    assert isinstance(found, Finding)
+    assert found.lost_share == pytest.approx(0.3)
+    assert found.confidence == "high"
+
+
+def test_without_events_a_lower_bound_from_utilisation_is_said_to_be_one():
+    found = judge(make_steps(100, STARVED), on_gpu=True, util=30, loaders=(loader(),))
+    assert isinstance(found, Finding)
+    assert found.lost_share == pytest.approx(0.34)
+    assert found.confidence == "medium"
+    assert found.gain is not None and found.gain.at_least
+
+
+def test_without_events_and_utilisation_it_abstains_and_names_them():
+    found = judge(make_steps(100, STARVED), on_gpu=True, loaders=(loader(),))
+    assert isinstance(found, Abstention)
+    assert "GPU events" in found.missing and "utilisation" in found.missing
+
+
+def test_without_its_hook_it_abstains():
+    found = judge(make_steps(100, STARVED), probe=probe(False, without=("data",)))
+    assert isinstance(found, Abstention)
+    assert "data hook" in found.missing
+
+
+def test_one_long_wait_is_not_a_pattern():
+    steps = make_steps(
+        100,
+        {"forward": 9.8, "data_wait": 0.2},
+        extra=lambda i: {"data_wait": 400} if i == 50 else {},
+    )
+    assert isinstance(judge(steps, loaders=(loader(),)), RuledOut)
+
+
+def test_busy_workers_and_an_empty_queue_are_a_prep_stall():
+    found = judge(
+        make_steps(100, STARVED),
+        loaders=(loader(num_workers=2, ready=0),),
+        workers=(0.99, 0.97),
+        depths=[0] * 20,
+        cores=16,
+    )
+    assert isinstance(found, Finding)
+    assert found.refined == "prep-stall"
+    assert found.advice[0].setting == {"num_workers": 6}
+
+
+def test_busy_workers_on_a_full_machine_are_not_told_to_be_more():
+    found = judge(
+        make_steps(100, STARVED),
+        loaders=(loader(num_workers=3),),
+        workers=(0.99, 0.99, 0.99),
+        depths=[0] * 20,
+        cores=4,
+    )
+    assert isinstance(found, Finding)
+    assert found.refined == "prep-stall"
+    assert all(a.setting is None for a in found.advice)
+
+
+def test_one_busy_worker_of_eight_stays_the_parent_and_more_workers_are_not_advised():
+    found = judge(
+        make_steps(100, STARVED),
+        loaders=(loader(num_workers=8),),
+        workers=(0.99, *[0.0] * 7),
+        depths=[0] * 20,
+        cores=16,
+    )
+    assert isinstance(found, Finding)
+    assert found.refined is None
+    assert "7 of 8 workers have nothing to do" in found.advice[0].text
+    assert all("num_workers" not in (a.setting or {}) for a in found.advice)
+
+
+def test_sleeping_workers_point_at_storage_not_at_more_workers():
+    found = judge(
+        make_steps(100, STARVED),
+        loaders=(loader(num_workers=4),),
+        workers=(0.1, 0.1, 0.2, 0.1),
+        depths=[0] * 20,
+    )
+    assert isinstance(found, Finding)
+    assert found.refined is None
+    assert "storage" in found.advice[0].text
+
+
+def test_waits_at_epoch_starts_only_are_not_answered_with_more_workers():
+    steps = make_steps(
+        200,
+        {"forward": 9.9, "data_wait": 0.1},
+        extra=lambda i: {"data_wait": 200} if i % 20 == 0 else {},
+    )
+    found = judge(
+        steps, loaders=(loader(num_workers=2, epochs=10),), workers=(0.9, 0.9), depths=[4] * 20
+    )
+    assert isinstance(found, Finding)
+    assert found.refined is None
+    assert found.confidence == "medium"
+    settings = [a.setting for a in found.advice if a.setting]
+    assert settings == [{"persistent_workers": True}]
+
+
+def test_an_iterable_dataset_is_never_given_workers_by_a_setting():
+    found = judge(make_steps(100, STARVED), loaders=(loader(iterable=True),))
+    assert isinstance(found, Finding)
+    assert found.refined == "main-process-loading"
+    assert all(a.setting is None for a in found.advice)
+    assert found.gain is not None and found.gain.expected is None
+
+
+def test_a_loop_without_a_loader_is_pointed_at_the_function_that_makes_batches():
+    sites = (
+        site("sample", 33, label="data_wait", func="get_batch", call="get_batch()", count=120),
+        site("sample", 70, label="forward", func="forward", count=300),
+    )
+    found = judge(make_steps(100, STARVED), sites=sites)
+    assert isinstance(found, Finding)
+    assert found.refined is None
+    assert [(w.line, w.what) for w in found.where] == [(33, "get_batch()")]
+    assert all("num_workers" not in a.text for a in found.advice)
+
+
+def test_two_loaders_that_share_the_wait_are_both_named():
+    pair = (
+        loader(wait_ns=600 * MS),
+        loader(id=2, line=52, num_workers=4, wait_ns=400 * MS),
+    )
+    found = judge(make_steps(100, STARVED), loaders=pair)
+    assert isinstance(found, Finding)
+    assert found.refined is None
+    assert [w.line for w in found.where] == [41, 52]
+
+
+def test_an_evaluation_loader_does_not_stand_in_for_the_training_one():
+    found = judge(
+        make_steps(100, STARVED),
+        loaders=(loader(id=2, line=99, feeds_training=False, wait_ns=9_000 * MS), loader()),
+    )
+    assert isinstance(found, Finding)
+    assert [w.line for w in found.where] == [41]
+
+
+def test_seven_percent_is_information_and_a_warning_needs_ten():
+    def found(wait):
+        return judge(
+            make_steps(100, {"data_wait": wait, "forward": 10 - wait}), loaders=(loader(),)
+        )
+
+    assert found(0.7).severity == "info"
+    assert found(1.2).severity == "warn"
+    assert found(2.5).severity == "critical"
+
+
+def test_critical_needs_50_steps():
+    assert judge(make_steps(49, STARVED), loaders=(loader(),)).severity == "warn"
+    assert judge(make_steps(50, STARVED), loaders=(loader(),)).severity == "critical"

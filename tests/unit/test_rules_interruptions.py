@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import pytest
+from synthetic_windows import MS, intervals_of, loader, make_steps, probe, site, window
+
+from gputop_train.diagnose.rules import checkpoint_stall, eval_stall
+from gputop_train.diagnose.rules.base import RuledOut
+from gputop_train.model import Abstention, Finding, Interval
+
+
+def saves(every, cost_ms, *, label="checkpoint", steps=200, step_ms=10.0):
+    return make_steps(
+        steps,
+        {"forward": step_ms},
+        extra=lambda i: {label: cost_ms} if i % every == every - 1 else {},
+    )
+
+
+def judge_saves(steps, **more):
+    more.setdefault("intervals", tuple(intervals_of(steps, "checkpoint", site_id=88)))
+    more.setdefault("sites", (site("save", 88, call="torch.save(state, path)"),))
+    return checkpoint_stall.judge(window(steps, **more))
+
+
+def test_a_slow_save_every_20_steps_is_named_with_its_line_and_its_numbers():
+    found = judge_saves(saves(20, 200))
+    assert isinstance(found, Finding)
+    assert found.id == "checkpoint-stall"
+    assert found.severity == "critical"
+    assert [(w.line, w.what) for w in found.where] == [(88, "torch.save(state, path)")]
+    assert found.lost_share == pytest.approx(0.5)
+    values = {e.what: e.value for e in found.evidence}
+    assert values["saves"] == 10
+    assert values["one save, mean"] == pytest.approx(200)
+    assert values["steps between saves"] == 20
+    assert values["step without it, mean"] == pytest.approx(10)
+
+
+def test_the_advice_says_how_rare_saves_must_be_and_what_they_cost_then():
+    found = judge_saves(saves(20, 200))
+    # c = 200 ms, T = 10 ms: 1% at c / (nT + c) <= 0.01, that is n >= 1,980.
+    assert "every 2000 steps costs 1.0% of the time instead of 50%" in found.advice[0].text
+    assert "train.py:88" in found.advice[0].text
+    assert "async_save" in found.advice[1].text
+    assert len(found.advice) <= 3
+
+
+def test_the_gain_is_that_of_the_formula():
+    gain = judge_saves(saves(20, 200)).gain
+    assert gain.ceiling == pytest.approx(2.0)
+    assert gain.expected == pytest.approx((2.0 * 2000 * 10 / (2000 * 10 + 200), 2.0))
+
+
+def test_saving_below_three_percent_is_silent():
+    assert isinstance(judge_saves(saves(100, 20)), RuledOut)
+
+
+def test_three_percent_warns_and_ten_is_critical():
+    assert judge_saves(saves(20, 8)).severity == "warn"
+    assert judge_saves(saves(20, 24)).severity == "critical"
+
+
+def test_a_single_save_is_information_not_a_pattern():
+    steps = make_steps(100, {"forward": 10}, extra=lambda i: {"checkpoint": 300} if i == 60 else {})
+    found = judge_saves(steps)
+    assert isinstance(found, Finding)
+    assert found.severity == "info"
+
+
+def test_model_and_optimizer_saved_by_two_calls_are_one_save():
+    steps = saves(20, 40)
+    pairs = []
+    for s in steps:
+        if s.labels["checkpoint"]:
+            middle = s.t0_ns + 20 * MS
+            pairs += [
+                Interval(0, "checkpoint", s.t0_ns, middle - MS, 88),
+                Interval(0, "checkpoint", middle, s.t0_ns + 40 * MS, 89),
+            ]
+    both = (site("save", 88, total_ns=200 * MS), site("save", 89, total_ns=200 * MS))
+    found = judge_saves(steps, intervals=tuple(pairs), sites=both)
+    assert {e.what: e.value for e in found.evidence}["saves"] == 10
+    assert [w.line for w in found.where] == [88, 89]
+
+
+def test_a_save_without_its_hook_is_not_judged():
+    steps = saves(20, 200)
+    found = checkpoint_stall.judge(window(steps, probe=probe(False, without=("save",))))
+    assert isinstance(found, Abstention)
+    assert "save hook" in found.missing
+
+
+def test_an_evaluation_of_a_quarter_of_the_run_is_named():
+    steps = saves(50, 170, label="eval")
+    evals = tuple(intervals_of(steps, "eval", site_id=61))
+    found = eval_stall.judge(
+        window(
+            steps,
+            intervals=evals,
+            sites=(site("eval", 61, call="model.eval()"), site("save", 88)),
+        )
+    )
+    assert isinstance(found, Finding)
+    assert found.id == "eval-stall"
+    assert found.severity == "critical"
+    assert [w.line for w in found.where] == [61]
+    assert found.lost_share == pytest.approx(170 / 670)
+    assert found.gain.ceiling == pytest.approx(670 / 500)
+    assert "every 50 steps costs 170 ms each" in found.advice[0].text
+
+
+def test_an_evaluation_below_ten_percent_is_silent():
+    steps = saves(50, 40, label="eval")
+    assert isinstance(eval_stall.judge(window(steps)), RuledOut)
+
+
+def test_saves_are_no_evaluation_and_evaluations_are_no_saves():
+    steps = saves(20, 200)
+    assert isinstance(eval_stall.judge(window(steps)), RuledOut)
+    steps = saves(20, 200, label="eval")
+    assert isinstance(checkpoint_stall.judge(window(steps)), RuledOut)
+
+
+def test_an_evaluation_without_a_site_points_at_its_own_loader():
+    steps = saves(50, 170, label="eval")
+    found = eval_stall.judge(
+        window(
+            steps,
+            intervals=tuple(intervals_of(steps, "eval")),
+            loaders=(loader(), loader(id=2, line=52, feeds_training=False)),
+        )
+    )
+    assert [w.line for w in found.where] == [52]
+
+
+def test_an_evaluation_nobody_can_place_says_so():
+    steps = saves(50, 170, label="eval")
+    found = eval_stall.judge(window(steps, intervals=tuple(intervals_of(steps, "eval"))))
+    assert found.where == ()
+    assert found.where_missing
+
+
+def test_evaluation_is_not_judged_without_its_hook():
+    steps = saves(50, 170, label="eval")
+    found = eval_stall.judge(window(steps, probe=probe(False, without=("eval",))))
+    assert isinstance(found, Abstention)

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from synthetic_windows import make_steps, window
+
+from gputop_train.diagnose.rules import memory_leak
+from gputop_train.diagnose.rules.base import RuledOut
+from gputop_train.model import Abstention, Finding
+
+MB = 1_000_000
+N = 240
+
+
+def judge(memory, *, steps=400, **more):
+    return memory_leak.judge(window(make_steps(steps, {"forward": 50}), memory=memory, **more))
+
+
+def noisy(base, seed=0, amplitude=20 * MB):
+    """Allocations that come and go on top of what is held."""
+    spikes = np.random.default_rng(seed).exponential(amplitude, N)
+    return list(np.asarray(base, dtype=float) + spikes)
+
+
+def rising(mb_in_all, start=300):
+    return np.linspace(start * MB, (start + mb_in_all) * MB, N)
+
+
+def test_memory_that_grows_without_end_is_a_leak():
+    found = judge(noisy(rising(200)))
+    assert isinstance(found, Finding)
+    assert found.id == "memory-leak"
+    assert found.severity in ("warn", "critical")
+    assert found.gain is None
+    assert found.where == () and found.where_missing
+    values = {e.what: e.value for e in found.evidence}
+    assert values["basis"] == "rss-anon"
+    assert values["growth over the steady part"] == pytest.approx(200, rel=0.1)
+    assert values["growth of the low-water marks"] == pytest.approx(500, rel=0.1)
+    assert "RssAnon" in found.summary
+
+
+def test_on_a_gpu_the_allocator_is_the_basis():
+    found = judge(noisy(rising(4000, 2000)), on_gpu=True, util=90, device_bytes=140_000 * MB)
+    assert isinstance(found, Finding)
+    assert {e.what: e.value for e in found.evidence}["basis"] == "cuda-allocator"
+    assert found.confidence == "high"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_noise_around_a_level_is_no_leak(seed):
+    assert isinstance(judge(noisy(np.full(N, 300 * MB), seed, 80 * MB)), RuledOut)
+
+
+@pytest.mark.parametrize("tau", [0.02, 0.08, 0.15])
+def test_growth_that_flattens_is_no_leak(tau):
+    x = np.linspace(0, 1, N)
+    found = judge(noisy(300 * MB + 400 * MB * (1 - np.exp(-x / tau)), amplitude=2 * MB))
+    assert isinstance(found, RuledOut)
+
+
+def test_a_cache_that_fills_for_half_the_run_is_no_leak():
+    x = np.linspace(0, 1, N)
+    assert isinstance(judge(noisy(300 * MB + 600 * MB * np.minimum(x, 0.5))), RuledOut)
+
+
+def test_a_step_when_the_optimizer_state_is_built_is_no_leak():
+    base = np.where(np.arange(N) < 30, 300 * MB, 900 * MB)
+    assert isinstance(judge(noisy(base)), RuledOut)
+
+
+def test_a_saw_tooth_whose_low_marks_stay_is_no_leak():
+    x = np.arange(N)
+    assert isinstance(judge(list(300 * MB + 300 * MB * (x % 9) / 9)), RuledOut)
+
+
+def test_a_leak_of_a_few_megabytes_is_too_little_to_matter():
+    found = judge(list(rising(10)))
+    assert isinstance(found, RuledOut)
+    assert "too little" in found.why
+
+
+def test_two_hundred_steps_are_needed():
+    assert isinstance(judge(noisy(rising(200)), steps=180), RuledOut)
+    assert isinstance(judge(noisy(rising(200)), steps=220), Finding)
+
+
+def test_without_samples_it_abstains():
+    found = judge([], missing={"memory": "the trainer's memory could not be read"})
+    assert isinstance(found, Abstention)
+    assert found.missing == "the trainer's memory could not be read"
+
+
+def test_memory_that_shrinks_is_no_leak():
+    assert isinstance(judge(noisy(rising(200)[::-1])), RuledOut)
+
+
+def test_the_time_left_follows_from_the_rate():
+    # 200 MB in 20 s of steps, 12 GB available: 1,200 s.
+    found = judge(list(rising(200)))
+    values = {e.what: e.value for e in found.evidence}
+    assert values["time until memory runs out"] == pytest.approx(1200, rel=0.05)
+    assert found.severity == "critical"
+    assert "20 min" in found.summary
