@@ -52,8 +52,10 @@ class Pool:
 
     __slots__ = (
         "_booked",
+        "_count",
         "_gaps",
         "_prior",
+        "_recent",
         "_seen",
         "_seen_total",
         "_shares",

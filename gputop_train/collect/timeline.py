@@ -169,17 +169,15 @@ class Timeline:
                 put = self._open.words.append
                 plain = _PLAIN if self._boundaries.optimizer_seen else _PLAIN_BARE
         self._advance(words)
-        if now_ns is not None:
-            self._now_ns = max(self._now_ns, now_ns)
         self._fold_if_long()
-        self._release()
+        self._release(max(self._now_ns, now_ns or 0))
         return self._batch()
 
     def finish(self) -> Batch:
         """No more words will come: flush the last step, and what followed it as the tail."""
         if self._started:
             self._close_all(self._boundaries.finish())
-        self._release(everything=True)
+        self._release(self._now_ns, everything=True)
         tail: Mapping[str, int] | None = None
         tail_ns = None
         rest = self._open
@@ -457,13 +455,13 @@ class Timeline:
                 self._now_ns = max(self._now_ns, word >> CODE_BITS)
                 return
 
-    def _release(self, *, everything: bool = False) -> None:
+    def _release(self, now_ns: int, *, everything: bool = False) -> None:
         pending = self._pending
-        while pending and (everything or self._is_ripe(pending[0])):
+        while pending and (everything or self._is_ripe(pending[0], now_ns)):
             self._emit(pending.popleft())
 
-    def _is_ripe(self, stretch: Stretch) -> bool:
-        age = self._now_ns - stretch.t1_ns
+    def _is_ripe(self, stretch: Stretch, now_ns: int) -> bool:
+        age = now_ns - stretch.t1_ns
         if self._gpu_seen_ns is None:
             return age >= HOLD_NS
         if age < GPU_HOLD_NS:
