@@ -129,10 +129,12 @@ class HostCollector:
             roles = dict(self._pids())
             ranks = dict(self._ranks()) if self._ranks is not None else None
             procs = tuple(self._processes.sample(now_ns, roles, ranks))
-            return HostBatch((self._host(now_ns, _trainer(roles)),), procs)
+            batch = HostBatch((self._host(now_ns, _trainer(roles)),), procs)
         except Exception as error:  # a monitor that cannot read its host must not fall over
-            self._own_missing["host"] = f"Reading the host failed: {error!r}."
+            self._own_missing["host"] = f"Reading the host failed ({error!r}); it goes on trying."
             return HostBatch()
+        self._own_missing.pop("host", None)
+        return batch
 
     def close(self) -> None:
         """Stop the helper thread."""
