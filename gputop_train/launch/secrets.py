@@ -19,11 +19,15 @@ _SECRET_WORDS = {
 }  # fmt: skip
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _NAME_VALUE = re.compile(r"(?s)(-{0,2}[+~]{0,2}[A-Za-z_][\w.@/:-]*)=(.*)")
+_NESTING_MAX = 4
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
-_URL_USER = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)[^/?#\s@]+(?:@[^/?#\s@]+)*@")
+# Each begins where a word begins, or a long argument would be scanned from every letter of it.
+_URL_USER = re.compile(
+    r"(?<![A-Za-z0-9+.-])([A-Za-z][A-Za-z0-9+.-]*://)[^/?#\s@]+(?:@[^/?#\s@]+)*@"
+)
 _URL_QUERY = re.compile(r"([?&;])([^=&;#\s]+)=([^&;#\s]+)")
 _HEADER = re.compile(r"(?i)\b(bearer|basic)(\s+)[A-Za-z0-9._~+/=-]{6,}")
-_INLINE = re.compile(r"""(["']?)([A-Za-z_][\w-]*)\1(\s*:\s*)(["'])((?:\\.|(?!\4).)*)\4""")
+_INLINE = re.compile(r"""(?<![\w-])(["']?)([A-Za-z_][\w-]*)\1(\s*:\s*)(["'])((?:\\.|(?!\4).)*)\4""")
 #: Tokens that name their issuer, in their published formats.
 _ISSUED = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}"
@@ -53,12 +57,6 @@ def mask_arguments(arguments: Sequence[str]) -> list[str]:
 
 def mask_text(text: str) -> str:
     """Return one argument with the secrets inside it replaced by ``***``."""
-    named = _NAME_VALUE.fullmatch(text)
-    if named:
-        name, value = named.groups()
-        if value and is_secret_name(name):
-            return f"{name}={MASK}"
-        return f"{name}={mask_text(value)}"
     text = _URL_USER.sub(rf"\1{MASK}@", text)
     text = _URL_QUERY.sub(
         lambda m: f"{m[1]}{m[2]}={MASK}" if is_secret_name(m[2]) or m[2] == "sig" else m[0], text
@@ -68,7 +66,21 @@ def mask_text(text: str) -> str:
         text,
     )
     text = _HEADER.sub(rf"\1\2{MASK}", text)
-    return _ISSUED.sub(MASK, text)
+    return _mask_named(_ISSUED.sub(MASK, text))
+
+
+def _mask_named(text: str) -> str:
+    """Mask the value of ``NAME=value``, also inside ``--env=NAME=value``."""
+    known = ""
+    for _ in range(_NESTING_MAX):
+        named = _NAME_VALUE.fullmatch(text)
+        if named is None:
+            break
+        name, value = named.groups()
+        if value and is_secret_name(name):
+            return f"{known}{name}={MASK}"
+        known, text = f"{known}{name}=", value
+    return known + text
 
 
 def is_secret_name(name: str) -> bool:

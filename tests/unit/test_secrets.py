@@ -36,6 +36,8 @@ SECRET = "s3cr3tvalue"
         ["--header", f"Authorization: Bearer {SECRET}"],
         ["--extra", f'{{"api_key": "{SECRET}"}}'],
         ["--password", SECRET, "--password", SECRET],
+        [f"https://user:{SECRET}@host/path=1"],
+        [f"--a=b=c=api_key={SECRET}"],
         [f"--token={SECRET}\nsecond line {SECRET}"],
     ],
 )
@@ -88,3 +90,9 @@ def test_a_flag_without_a_value_does_not_swallow_the_next_option() -> None:
         "--epochs",
         "3",
     ]
+
+
+@pytest.mark.parametrize("unit", ["x", "a:", "https://", "a=b", '"a":"', "?a=", "@", "x-", "é"])
+def test_long_arguments_of_any_make_come_through(unit: str) -> None:
+    long = unit * 20_000
+    assert mask_arguments(["train.py", long]) == ["train.py", long]
