@@ -1,0 +1,5 @@
+"""``python -m gputop_train``."""
+
+from gputop_train.cli import main
+
+main()
