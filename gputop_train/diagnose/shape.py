@@ -190,7 +190,7 @@ def _significant(x: Floats, lag: float) -> bool:
     """
     n = len(x)
     memory = float(np.clip((x[1:] @ x[:-1]) / (x @ x), 0.0, 0.95))
-    smooth = _ar1(np.fft.rfftfreq(n), memory)
+    smooth = _ar1(np.asarray(np.fft.rfftfreq(n), dtype=float), memory)
     smooth[0] = 0.0
     rng = np.random.default_rng(SEED)
     size = (SURROGATES, len(smooth))
@@ -210,7 +210,7 @@ def _comb_and_band(rows: Floats, f0: float, memory: float) -> tuple[Floats, Floa
     """Whitened power of each row: best comb near ``f0``, and the mean around ``f0``."""
     n = rows.shape[1]
     padded = 4 * n
-    freq = np.fft.rfftfreq(padded)
+    freq = np.asarray(np.fft.rfftfreq(padded), dtype=float)
     power = np.abs(np.fft.rfft(rows * np.hanning(n), padded, axis=1)) ** 2 / _ar1(freq, memory)
     # Frequency resolution of the series is one cycle over its length: look no closer than that.
     nearest = np.flatnonzero(np.abs(freq - f0) <= 0.5 / n)

@@ -102,3 +102,12 @@ def test_the_time_left_follows_from_the_rate():
     assert values["time until memory runs out"] == pytest.approx(1200, rel=0.05)
     assert found.severity == "critical"
     assert "20 min" in found.summary
+
+
+@pytest.mark.parametrize("samples", [14, 20, 40, 2000])
+def test_few_samples_of_a_fast_run_are_enough_and_many_too(samples):
+    assert isinstance(judge(list(np.linspace(300 * MB, 500 * MB, samples))), Finding)
+
+
+def test_a_handful_of_samples_is_no_trend():
+    assert isinstance(judge(list(np.linspace(300 * MB, 500 * MB, 8))), RuledOut)

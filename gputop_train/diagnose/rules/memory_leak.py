@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from gputop_train.diagnose.rules.base import Judgement, Rule, RuledOut, number, severity
 from gputop_train.diagnose.stats import mann_kendall, theil_sen
@@ -25,8 +26,10 @@ MIN_STEPS = 200
 MAX_P = 0.01
 DEVICE_PART = 0.01
 MIN_BYTES, MIN_PART = 64_000_000, 0.20
-#: Window minima per quarter of the steady part, and how fast each late quarter must still grow.
-PER_QUARTER, STILL_GROWING = 6, 0.3
+#: Window minima over the steady part: 24, or 12 where samples are few; at least 3 a quarter.
+WINDOWS, FEW_WINDOWS = 24, 12
+#: How fast each of the last three quarters must still grow, as a part of the whole slope.
+STILL_GROWING = 0.3
 SOON_S, TODAY_S = 3600.0, 86_400.0
 
 
@@ -44,17 +47,17 @@ class Growth:
 
 def growth(window: Window) -> Growth | None:
     """The trend of this window's low-water marks, or ``None`` with too few samples."""
-    marks = low_water_marks(_points(window), 4 * PER_QUARTER)
-    if len(marks) < 4 * PER_QUARTER:
+    points = _points(window)
+    marks = low_water_marks(points, WINDOWS if len(points) >= 2 * WINDOWS else FEW_WINDOWS)
+    if len(marks) < FEW_WINDOWS:
         return None
     steps, values = [m[0] for m in marks], [m[1] for m in marks]
     slope = theil_sen(steps, values)
     if slope is None:
         return None
-    quarters = []
-    for q in range(4):
-        part = slice(q * PER_QUARTER, (q + 1) * PER_QUARTER)
-        quarters.append(theil_sen(steps[part], values[part]) or 0.0)
+    edges = [round(len(marks) * q / 4) for q in range(5)]
+    parts = [slice(a, b) for a, b in pairwise(edges)]
+    quarters = [theil_sen(steps[part], values[part]) or 0.0 for part in parts]
     return Growth(
         per_step=slope,
         total=slope * (steps[-1] - steps[0]),
