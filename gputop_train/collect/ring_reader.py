@@ -349,9 +349,15 @@ def _finite(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def _bounded(text: str) -> int | None:
+    return int(text) if len(text) <= 19 else None
+
+
 def _parse_snapshot(raw: bytes) -> dict[str, Any] | None:
     try:
-        parsed = json.loads(raw, parse_float=_finite, parse_constant=lambda _: None)
+        parsed = json.loads(
+            raw, parse_int=_bounded, parse_float=_finite, parse_constant=lambda _: None
+        )
     except (ValueError, RecursionError):
         return None
     if not isinstance(parsed, dict) or not _shallow(parsed, MAX_JSON_DEPTH):
