@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -167,5 +166,3 @@ def demo(name: str | None, arguments: tuple[str, ...]) -> int:
 COMMANDS: dict[str, click.Command] = {
     command.name or "": command for command in (attach, runs, replay, report)
 }
-
-_ = (os, Any)

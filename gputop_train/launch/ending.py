@@ -6,7 +6,6 @@ import importlib
 import json
 import os
 import stat
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 from gputop_train import paths
 from gputop_train.launch import runfile
-from gputop_train.launch.streams import Voice, write_all
+from gputop_train.launch.streams import Voice, speaks_utf8, write_all
 
 #: Seconds the supervisor gets for draining, the last diagnosis and the report.
 REPORT_WAIT_S = 10.0
@@ -72,10 +71,12 @@ def _build_report(run_dir: Path, voice: Voice) -> dict[str, Any] | None:
     return runfile.read_json(paths.RunPaths(run_dir).report_json)
 
 
-def print_summary(run_dir: Path, report: Mapping[str, Any], voice: Voice) -> None:
+def print_summary(
+    run_dir: Path, report: Mapping[str, Any], voice: Voice, *, ascii_only: bool = False
+) -> None:
     """Print the exit summary on stderr. Never raises."""
     try:
-        voice.lines(summary_lines(run_dir, report, fd=2))
+        voice.lines(summary_lines(run_dir, report, fd=2, ascii_only=ascii_only))
     except Exception as failure:
         voice.say(
             f"The summary cannot be shown ({failure}). The report itself is in "
@@ -83,16 +84,22 @@ def print_summary(run_dir: Path, report: Mapping[str, Any], voice: Voice) -> Non
         )
 
 
-def summary_lines(run_dir: Path, report: Mapping[str, Any], *, fd: int) -> list[str]:
+def summary_lines(
+    run_dir: Path, report: Mapping[str, Any], *, fd: int, ascii_only: bool = False
+) -> list[str]:
     """Return the exit summary, as wide as the terminal behind ``fd``."""
     try:
         width = os.get_terminal_size(fd).columns or 100
     except OSError:
         width = 100
-    text = importlib.import_module("gputop_train.report.text")
-    log_path = str(paths.RunPaths(run_dir).output_log)
-    ascii_only = not (sys.stderr.encoding or "utf-8").lower().startswith("utf")
-    return list(text.summary(report, width, log_path=log_path, ascii_only=ascii_only))
+    from gputop_train.report import text
+
+    return text.summary(
+        report,
+        width,
+        log_path=str(paths.RunPaths(run_dir).output_log),
+        ascii_only=ascii_only or not speaks_utf8(),
+    )
 
 
 def deliver_json(run_dir: Path, target: str, voice: Voice) -> None:

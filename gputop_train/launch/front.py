@@ -98,7 +98,9 @@ class _Front:
                 voice=self.voice,
             )
         if report is not None:
-            ending.print_summary(self.launched.run_dir, report, self.voice)
+            ending.print_summary(
+                self.launched.run_dir, report, self.voice, ascii_only=self.options.ascii
+            )
         if self.options.json_path is not None:
             ending.deliver_json(self.launched.run_dir, self.options.json_path, self.voice)
         if ended.reason is not None:
@@ -134,7 +136,9 @@ class _Plain(_Front):
         target_fd = 2 if self.options.json_path == "-" else 1
         self.pump = OutputPump(where.output_log, target_fd, start=start)
         self.voice = Voice(self.pump)
-        verdicts = VerdictLines(Path(str(self.launched.run["store"])), self.voice)
+        verdicts = VerdictLines(
+            Path(str(self.launched.run["store"])), self.voice, ascii_only=self.options.ascii
+        )
         self.voice.say(f"run {self.launched.id}; output is kept in {where.output_log}")
         _let_go_of_stdin()
         self.pump.start()

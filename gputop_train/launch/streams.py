@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import sys
 import threading
 from pathlib import Path
 
@@ -108,6 +109,11 @@ class Voice:
             text = "\n" + text
         with self._lock:
             write_all(2, text.encode("utf-8", "backslashreplace"))
+
+
+def speaks_utf8() -> bool:
+    """Return whether our streams' encoding has more than ASCII to draw with."""
+    return (getattr(sys.stderr, "encoding", None) or "utf-8").lower().startswith("utf")
 
 
 def write_all(fd: int, content: bytes) -> bool:

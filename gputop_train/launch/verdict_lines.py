@@ -6,7 +6,7 @@ import contextlib
 import threading
 from pathlib import Path
 
-from gputop_train.launch.streams import Voice
+from gputop_train.launch.streams import Voice, speaks_utf8
 
 #: The supervisor diagnoses about this often; asking more often would show nothing more.
 _EVERY_S = 2.0
@@ -15,10 +15,11 @@ _EVERY_S = 2.0
 class VerdictLines(threading.Thread):
     """Prints each new verdict of a run. A thread: a slow disk must not delay a signal."""
 
-    def __init__(self, store: Path, voice: Voice) -> None:
+    def __init__(self, store: Path, voice: Voice, *, ascii_only: bool = False) -> None:
         super().__init__(name="verdicts", daemon=True)
         self._store = store
         self._voice = voice
+        self._ascii_only = ascii_only or not speaks_utf8()
         self._ending = threading.Event()
         self._last = ""
 
@@ -35,13 +36,13 @@ class VerdictLines(threading.Thread):
     def _look(self) -> None:
         if not self._store.exists():
             return
-        line, key = latest_line(self._store)
+        line, key = latest_line(self._store, ascii_only=self._ascii_only)
         if line and key != self._last and not self._ending.is_set():
             self._last = key
             self._voice.say(line)
 
 
-def latest_line(store: Path) -> tuple[str, str]:
+def latest_line(store: Path, *, ascii_only: bool = False) -> tuple[str, str]:
     """Return the newest diagnosis in a store as one line, and what makes it another verdict.
 
     The line is empty when there is none yet. Its numbers waver; the key stays until the cause or
@@ -57,8 +58,8 @@ def latest_line(store: Path) -> tuple[str, str]:
     from gputop_train.store.reader import RunReader
 
     with RunReader(store) as reader:
-        findings = reader.findings()
-    if not findings:
+        found = reader.latest_finding()
+    if found is None:
         return "", ""
-    diagnosis = msgspec.convert(findings[-1][1], Diagnosis, strict=False)
-    return text.live_line(diagnosis), text.live_key(diagnosis)
+    diagnosis = msgspec.convert(found[1], Diagnosis, strict=False)
+    return text.live_line(diagnosis, ascii_only=ascii_only), text.live_key(diagnosis)
