@@ -69,8 +69,8 @@ def conclude(run_dir: Path, run: Mapping[str, Any], pipeline: Pipeline) -> Concl
         problem = str(error)
     if report is None and problem is None:
         problem = "The report could not be made; see supervisor.log in the run's directory."
-    with contextlib.suppress(StoreError):
-        pipeline.writer.close()
+    with contextlib.suppress(StoreFull):
+        guard.run("store", pipeline.writer.close)
     guard.run("store copy", lambda: _bring_home(store, run_dir))
     guard.run("ring directory", lambda: remove_ring_dir(run))
     guard.run("housekeeping", lambda: housekeeping.prune(run_dir.parent))

@@ -108,6 +108,9 @@ class Feed:
             self._timeline.lost()
         self._delivered += len(words)
         self._state.position = max(self._state.position, self._delivered + self.ring.lost)
+        if now_ns is not None:
+            # Not past the last sign of life: a dead process spends no time on anything.
+            now_ns = min(now_ns, self.ring.heartbeat_ns)
         return self._numbered(self._timeline.feed(words, now_ns))
 
     def drain(self) -> list[Batch]:
