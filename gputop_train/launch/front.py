@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import shlex
 import signal
 import time
 from collections.abc import Collection, Mapping
@@ -220,9 +221,9 @@ class _Screen(_Front):
         ended = self._outcome(wait=asked_to_end or action == "stopped")
         if ended is not None:
             return self.sum_up(ended)
-        self.voice.say(
-            f"Detached; training goes on. Come back with: gputop-train attach {self.launched.id}"
-        )
+        where = f" --run-root {shlex.quote(root)}" if (root := self.options.run_root) else ""
+        back = f"gputop-train attach {self.launched.id}{where}"
+        self.voice.say(f"Detached; training goes on. Come back with: {back}")
         return code or 0
 
     def _show(self) -> tuple[str, int | None] | None:
