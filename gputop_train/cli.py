@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -70,11 +70,18 @@ def _dispatch(given: list[str]) -> int:
     if sys.platform != "linux":
         return _complain("gputop-train runs on Linux only. Run it on the machine that trains.", 1)
     if given and given[0] in commands():
-        result = commands()[given[0]].main(
-            given[1:], prog_name=f"gputop-train {given[0]}", standalone_mode=False
-        )
-        return int(result or 0)
+        return _run(commands()[given[0]], given[1:], f"gputop-train {given[0]}", None)
     return _launch(given)
+
+
+def _run(command: click.Command, given: list[str], called: str, target: Target | None) -> int:
+    from gputop_train.launch.options import UsageProblem
+
+    try:
+        result = command.main(given, prog_name=called, standalone_mode=False, obj=target)
+    except UsageProblem as problem:
+        return _complain(str(problem), 2)
+    return int(result or 0)
 
 
 def _launch(given: list[str]) -> int:
@@ -88,15 +95,10 @@ def _launch(given: list[str]) -> int:
     }
     try:
         own, target = split_command_line(given, valued)
-        result = launch_command.main(
-            own or ([] if target else ["--help"]),
-            prog_name="gputop-train",
-            standalone_mode=False,
-            obj=target,
-        )
     except UsageProblem as problem:
         return _complain(str(problem), 2)
-    return int(result or 0)
+    # Nothing typed at all is a person who wants to know what to type.
+    return _run(launch_command, own if given else ["--help"], "gputop-train", target)
 
 
 @click.command(
@@ -133,13 +135,22 @@ def _launch(given: list[str]) -> int:
 @click.pass_context
 def launch_command(ctx: click.Context, /, **given: Any) -> int:
     """Launch a PyTorch training script and say why it leaves the GPU idle."""
-    from gputop_train.launch.options import Options, parse_setting
-
     target: Target | None = ctx.obj
     if target is None:
         raise click.UsageError("There is nothing to run: name a script, -m MODULE or -- COMMAND.")
+    return run_front(options_for(target, given))
+
+
+def options_for(target: Target, given: Mapping[str, Any]) -> Options:
+    """Return the options of a launch from what click parsed.
+
+    Raises:
+        UsageProblem: A ``--set`` makes no sense.
+    """
+    from gputop_train.launch.options import Options, parse_setting
+
     settings = tuple(parse_setting(text) for text in given["settings"])
-    options = Options(
+    return Options(
         target=target,
         tui=wants_screen(no_tui=given["no_tui"], json_path=given["json_path"]),
         json_path=given["json_path"],
@@ -153,7 +164,6 @@ def launch_command(ctx: click.Context, /, **given: Any) -> int:
         env_lines=not given["no_env"],
         burst=not given["no_burst"],
     )
-    return run_front(options)
 
 
 def run_front(options: Options) -> int:

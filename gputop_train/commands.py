@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from gputop_train.cli import launch_command, options_for, run_front, wants_screen
 
 if TYPE_CHECKING:
     from gputop_train.launch.runs import RunInfo
@@ -56,7 +59,6 @@ def attach(
     ascii_only: bool,
 ) -> int:
     """Join a running job again; the newest one when none is named."""
-    from gputop_train.cli import wants_screen
     from gputop_train.launch import attach as joining
 
     run_dir = _find(run, run_root)
@@ -155,14 +157,60 @@ def report(run: str, json_path: str | None, run_root: str | None) -> int:
     return 0
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.argument("name", metavar="[NAME]", required=False)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def demo(name: str | None, arguments: tuple[str, ...]) -> int:
-    """Run a bundled demo, or replay a recording of it with --replay NAME."""
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("--replay", "recorded", is_flag=True, help="Play the bundled recording instead.")
+@click.argument("which", metavar="[NAME]", required=False)
+@click.argument("arguments", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
+def demo(recorded: bool, which: str | None, arguments: tuple[str, ...], **given: Any) -> int:
+    """Run a bundled demo, or play a recording of it; without NAME, list them."""
+    from gputop_train import demos_index
+
+    if which is None:
+        return _list_demos()
+    if which not in [demo.name for demo in demos_index.DEMOS]:
+        known = ", ".join(demo.name for demo in demos_index.DEMOS)
+        raise click.UsageError(f"There is no demo {which}. Choose one of: {known}.")
+    if recorded or arguments == ("--replay",):
+        return _replay_demo(which, ascii_only=given["ascii_only"])
+    from gputop_train.launch.interpreter import CommandProblem, interpreter_with_torch
+    from gputop_train.launch.options import Target
+
+    target = Target("script", (str(demos_index.path(which)), *arguments))
+    try:
+        python = interpreter_with_torch(given["python"], os.environ)
+    except CommandProblem as problem:
+        _say(f"{problem} Or watch a recording: gputop-train demo --replay {which}")
+        return problem.code
+    return run_front(options_for(target, {**given, "python": python}))
+
+
+def _list_demos() -> int:
+    from gputop_train import demos_index
+
+    for demo in demos_index.DEMOS:
+        click.echo(f"{demo.name:<14} {demo.description}")
+    click.echo("\nRun one: gputop-train demo starved")
     return 0
 
 
+def _replay_demo(name: str, *, ascii_only: bool) -> int:
+    from gputop_train import demos_index
+
+    recording = demos_index.recording(name)
+    if recording is None:
+        raise click.ClickException(
+            f"There is no recording of {name} in this release. Run it: gputop-train demo {name}"
+        )
+    return _replay(recording, ascii_only=ascii_only)
+
+
+# The demo is a launch like any other, so it takes the same options.
+demo.params[1:1] = [
+    option
+    for option in launch_command.params
+    if isinstance(option, click.Option) and not option.is_eager
+]
+
 COMMANDS: dict[str, click.Command] = {
-    command.name or "": command for command in (attach, runs, replay, report)
+    command.name or "": command for command in (attach, runs, replay, report, demo)
 }

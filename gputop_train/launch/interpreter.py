@@ -52,6 +52,24 @@ def choose_interpreter(named: str | None, environ: Mapping[str, str]) -> str:
     return on_path
 
 
+def interpreter_with_torch(named: str | None, environ: Mapping[str, str]) -> str:
+    """Return an interpreter that has torch: the expected one, else ours.
+
+    Raises:
+        CommandProblem: Neither has.
+    """
+    expected = choose_interpreter(named, environ)
+    if _has_torch(expected):
+        return expected
+    if named is None and _own_has_torch():
+        return sys.executable
+    raise CommandProblem(
+        f"{expected} has no torch. Install it there with pip install torch, or name another "
+        "interpreter with --python PATH.",
+        2,
+    )
+
+
 def _named(named: str, environ: Mapping[str, str]) -> str:
     place = Path(named).expanduser()
     if place.is_dir():
