@@ -58,6 +58,11 @@ def test_fewer_than_20_steps_are_too_early_and_say_how_many_were_seen(final):
     assert found.note == "12 of 20 steps seen"
 
 
+def test_19_steps_at_the_end_of_a_run_are_too_early():
+    steps = make_steps(19, {label: 10 * ms for label, ms in STARVED.items()})
+    assert diagnose(window(steps, loaders=(loader(),))).status == "too-early"
+
+
 def test_20_steps_at_the_end_of_a_run_are_enough():
     steps = make_steps(20, {label: 10 * ms for label, ms in STARVED.items()})
     assert diagnose(window(steps, loaders=(loader(),))).status == "verdict"

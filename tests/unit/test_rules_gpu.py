@@ -73,6 +73,12 @@ def test_serialised_host_and_gpu_cost_what_overlap_would_save():
     assert found.confidence == "medium"
 
 
+def test_idle_time_that_data_explains_is_not_charged_to_reads():
+    usual = {"gpu_wait": 3, "data_wait": 5, "forward": 2}
+    steps = make_steps(100, usual, exposed={"sync": 0.1, "data_wait": 5}, dry=0.9, syncs=1)
+    assert isinstance(sync(steps, util=45), RuledOut)
+
+
 def test_steps_that_read_more_than_usual_serve_as_the_natural_control():
     steps = make_steps(
         200,

@@ -215,3 +215,16 @@ def test_seven_percent_is_information_and_a_warning_needs_ten():
 def test_critical_needs_50_steps():
     assert judge(make_steps(49, STARVED), loaders=(loader(),)).severity == "warn"
     assert judge(make_steps(50, STARVED), loaders=(loader(),)).severity == "critical"
+
+
+def test_busy_workers_behind_a_full_queue_are_not_what_is_waited_for():
+    found = judge(
+        make_steps(100, STARVED),
+        loaders=(loader(num_workers=2),),
+        workers=(0.99, 0.97),
+        depths=[4] * 20,
+        cores=16,
+    )
+    assert isinstance(found, Finding)
+    assert found.refined is None
+    assert found.confidence == "medium"

@@ -111,3 +111,20 @@ def test_few_samples_of_a_fast_run_are_enough_and_many_too(samples):
 
 def test_a_handful_of_samples_is_no_trend():
     assert isinstance(judge(list(np.linspace(300 * MB, 500 * MB, 8))), RuledOut)
+
+
+def test_memory_that_is_given_back_every_epoch_is_no_leak():
+    # Rises within each quarter and falls back to where it was.
+    x = np.arange(N)
+    for length in (30, 50, 60, 75, 110):
+        found = judge(list(300 * MB + 800 * MB * (x % length) / length))
+        assert isinstance(found, RuledOut)
+
+
+def test_marks_that_wander_without_direction_are_no_trend():
+    walk = np.cumsum(np.random.default_rng(5).normal(0, 1, N))
+    steps = np.sort(walk[: N // 2])  # rises for half the run...
+    held = 300 * MB + 40 * MB * np.concatenate([steps, steps[::-1]])  # ...and falls again
+    found = judge(list(held))
+    assert isinstance(found, RuledOut)
+    assert "no rising trend" in found.why

@@ -39,6 +39,7 @@ class Growth:
 
     per_step: float
     total: float
+    steps: float
     start: float
     p_value: float
     quarters: tuple[float, ...]
@@ -55,13 +56,19 @@ def growth(window: Window) -> Growth | None:
     slope = theil_sen(steps, values)
     if slope is None:
         return None
+    # What is held for good up to a step is the least that is held at any later one: memory that a
+    # later epoch gives back is not.
+    held = values.copy()
+    for i in range(len(held) - 2, -1, -1):
+        held[i] = min(held[i], held[i + 1])
     edges = [round(len(marks) * q / 4) for q in range(5)]
     parts = [slice(a, b) for a, b in pairwise(edges)]
-    quarters = [theil_sen(steps[part], values[part]) or 0.0 for part in parts]
+    quarters = [theil_sen(steps[part], held[part]) or 0.0 for part in parts]
     return Growth(
         per_step=slope,
-        total=slope * (steps[-1] - steps[0]),
-        start=float(values[0]),
+        total=held[-1] - held[0],
+        steps=steps[-1] - steps[0],
+        start=held[0],
         p_value=mann_kendall(values),
         quarters=tuple(quarters),
         basis=window.memory[-1].basis,
@@ -164,7 +171,7 @@ def _finding(window: Window, trend: Growth, capacity: float | None) -> Finding:
         id=ID,
         summary=(
             f"{noun} held after each step grows by {_size(trend.per_step)} a step, without end: "
-            f"{_size(trend.total)} over {trend.total / trend.per_step:.0f} steps.{soon}"
+            f"{_size(trend.total)} over {trend.steps:.0f} steps.{soon}"
         ),
         severity=level,
         confidence="high" if on_gpu else "medium",
