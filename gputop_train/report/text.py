@@ -16,7 +16,7 @@ from gputop_train.report import format as fmt
 MAX_WIDTH = 110
 MIN_WIDTH = 40
 #: Rows of evidence and shares worth a person's time at the end of a run.
-MAX_EVIDENCE, MIN_SHARE = 5, 0.01
+MAX_EVIDENCE, MAX_GAPS, MIN_SHARE = 5, 3, 0.01
 _RULE = "─"
 
 
@@ -168,12 +168,12 @@ _STATUS = {
 def _no_verdict(report: Mapping[str, Any], room: int) -> list[str]:
     status = report["status"]
     lines = fmt.row("verdict", _STATUS.get(status, status), room)
-    if report["note"]:
+    gaps = report["abstained"] if status == "abstained" else []
+    for n, gap in enumerate(gaps[:MAX_GAPS]):
+        text = f"{gap['id']}: {fmt.printable(gap['missing'])}"
+        lines += fmt.row("missing" if n == 0 else "", text, room)
+    if report["note"] and not gaps:  # the note of an abstention is its first gap again
         lines += fmt.row("", fmt.printable(report["note"]), room)
-    if status == "abstained":
-        for n, gap in enumerate(report["abstained"][:3]):
-            text = f"{gap['id']}: {fmt.printable(gap['missing'])}"
-            lines += fmt.row("missing" if n == 0 else "", text, room)
     return lines
 
 
