@@ -4,7 +4,8 @@ Started by the real launcher, it finds the probe beside itself as any script wou
 words of a loop (batch, backward, optimizer) with real times through the probe's own ring writer.
 
 Options: --steps N, --step-ms MS, --exit CODE, --rank R, --stubborn (ignore SIGINT and SIGTERM),
---marker FILE (written at the very end), --save-every N, --hold S (stay S seconds after the loop).
+--marker FILE (written at the very end), --save-every N, --until FILE (after the loop, stay until FILE is
+there).
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def main() -> int:
     parser.add_argument("--stubborn", action="store_true")
     parser.add_argument("--marker")
     parser.add_argument("--save-every", type=int, default=0)
-    parser.add_argument("--hold", type=float, default=0.0)
+    parser.add_argument("--until")
     args = parser.parse_args()
     if args.stubborn:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -81,7 +82,9 @@ def main() -> int:
         train_step(writer, args, step)
     writer.snapshot(snapshot(args.steps))
     writer.set_state(ring.FINISHED)
-    time.sleep(args.hold)
+    while args.until and not os.path.exists(args.until):
+        writer.beat(time.monotonic_ns(), 0)
+        time.sleep(0.05)
     if args.marker:
         with open(args.marker, "w") as file:
             file.write("done")

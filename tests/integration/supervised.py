@@ -34,8 +34,9 @@ def wait_for(what: Callable[[], Any], timeout_s: float = TIMEOUT_S) -> Any:
 class Run:
     """One launched run."""
 
-    def __init__(self, launched: spawn.Launched) -> None:
+    def __init__(self, launched: spawn.Launched, gate: Path) -> None:
         self.launched = launched
+        self._gate = gate
         self.dir = launched.run_dir
         self.child = launched.child
         self.supervisors = [launched.supervisor_pid]
@@ -52,6 +53,10 @@ class Run:
     def supervisor(self) -> int:
         assert self.supervisors[-1] is not None
         return self.supervisors[-1]
+
+    def let_go(self) -> None:
+        """Let a trainer that was started with ``held=True`` end after its steps."""
+        self._gate.touch()
 
     def wait_steps(self, count: int) -> None:
         wait_for(lambda: f"step {count}\n" in self.output)
@@ -100,9 +105,21 @@ class Runs:
         self._runs: list[Run] = []
 
     def start(
-        self, *arguments: str, script: Path = TRAINER, steps: int | None = None, **options: Any
+        self,
+        *arguments: str,
+        script: Path = TRAINER,
+        steps: int | None = None,
+        held: bool = False,
+        **options: Any,
     ) -> Run:
-        """Launch the trainer (or another script) as ``gputop-train`` would."""
+        """Launch the trainer (or another script) as ``gputop-train`` would.
+
+        ``held``: the trainer stays after its steps until it is let go, so that no test depends on
+        how fast the machine is.
+        """
+        gate = self.root.parent / f"gate-{len(self._runs)}"
+        if held:
+            arguments = (*arguments, "--until", str(gate))
         wanted = Options(
             target=Target("script", (str(script), *arguments)),
             run_root=str(self.root),
@@ -112,7 +129,7 @@ class Runs:
         )
         environ = dict(os.environ)
         launched = spawn.launch(wanted, spawn.resolve_command(wanted, environ), environ)
-        run = Run(launched)
+        run = Run(launched, gate)
         self._runs.append(run)
         return run
 

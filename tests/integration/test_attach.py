@@ -86,7 +86,7 @@ def test_an_ambiguous_beginning_lists_the_runs(tmp_path):
 
 
 def test_an_orphaned_run_gets_a_supervisor_and_a_watched_one_keeps_its_own(runs):
-    run = runs.start("--steps", "400", "--step-ms", "9")
+    run = runs.start("--steps", "10", held=True)
     wait_for(run.watched)
     first = run.supervisor
     assert ensure_supervised(run.dir) is True
@@ -98,10 +98,12 @@ def test_an_orphaned_run_gets_a_supervisor_and_a_watched_one_keeps_its_own(runs)
 
 
 def test_attach_follows_to_the_end_and_leaves_with_the_scripts_code(runs):
-    run = runs.start("--steps", "250", "--step-ms", "9", "--exit", "7")
+    run = runs.start("--steps", "250", "--exit", "7", held=True)
     run.wait_steps(3)
     run.kill_supervisor()
     client = attach(runs, run.dir.name)
+    wait_for(lambda: supervisor_pid(run.dir))
+    run.let_go()
     out, err = client.communicate(timeout=60)
     assert client.returncode == 7
     assert "step 249\n" in out
@@ -140,8 +142,10 @@ def test_no_signal_to_attach_reaches_the_run(runs, number):
 
 @pytest.mark.slow
 def test_json_on_stdout_is_the_report_alone(runs):
-    run = runs.start("--steps", "120", "--step-ms", "9")
+    run = runs.start("--steps", "120", held=True)
     client = attach(runs, run.dir.name, "--json", "-")
+    run.wait_steps(119)
+    run.let_go()
     out, err = client.communicate(timeout=60)
     assert json.loads(out)["run"]["id"] == run.dir.name
     assert "step 119" in err
@@ -149,11 +153,11 @@ def test_json_on_stdout_is_the_report_alone(runs):
 
 @pytest.mark.slow
 def test_a_report_is_there_while_the_run_lives_and_after_its_supervisor_died(runs):
-    run = runs.start("--steps", "120", "--step-ms", "9")
-    run.wait_steps(100)
+    run = runs.start("--steps", "120", held=True)
     alive = wait_for(lambda: report_of(run.dir))
     assert alive["run"]["id"] == run.dir.name
     run.kill_supervisor()
+    run.let_go()
     run.wait_exit()
     final = report_of(run.dir)
     assert final is not None

@@ -42,13 +42,21 @@ def stored_steps(run: Run) -> int:
     return 0
 
 
+def memory_samples(run: Run) -> int:
+    with stored(run) as reader:
+        return len(reader.memory(None, None))
+
+
 def notes(run: Run) -> dict[str, dict[str, object]]:
     with stored(run) as reader:
         return {note.kind: note.body for note in reader.notes()}
 
 
 def test_a_run_is_recorded_judged_and_reported_and_shared_memory_is_given_back(runs):
-    run = runs.start("--steps", "60", "--step-ms", "6", "--save-every", "20", "--exit", "7")
+    run = runs.start("--steps", "60", "--save-every", "20", "--exit", "7", held=True)
+    wait_for(lambda: stored_steps(run) == 60)
+    wait_for(lambda: memory_samples(run) > 0)
+    run.let_go()
     assert run.wait_supervisor() == 0
     with stored(run) as reader:
         steps = reader.steps()
@@ -71,11 +79,12 @@ def test_a_run_is_recorded_judged_and_reported_and_shared_memory_is_given_back(r
 
 
 def test_a_killed_supervisor_is_replaced_and_every_step_is_there_exactly_once(runs):
-    run = runs.start("--steps", "400", "--step-ms", "9")
+    run = runs.start("--steps", "400", "--step-ms", "9", held=True)
     wait_for(lambda: stored_steps(run) > 50)
     run.kill_supervisor()
     run.wait_steps(stored_steps(run) + 100)
     run.start_supervisor()
+    run.let_go()
     assert run.wait_supervisor() == 0
     with stored(run) as reader:
         steps = reader.steps()
@@ -87,7 +96,7 @@ def test_a_killed_supervisor_is_replaced_and_every_step_is_there_exactly_once(ru
 
 
 def test_a_second_supervisor_leaves_the_first_alone(runs):
-    run = runs.start("--steps", "200", "--step-ms", "9")
+    run = runs.start("--steps", "10", held=True)
     wait_for(run.watched)
     first = run.supervisor
     run.start_supervisor()
@@ -100,41 +109,45 @@ def test_a_second_supervisor_leaves_the_first_alone(runs):
 
 @pytest.mark.slow
 def test_signals_of_a_lost_terminal_do_not_end_the_supervisor(runs):
-    run = runs.start("--steps", "150", "--step-ms", "9")
+    run = runs.start("--steps", "150", held=True)
     wait_for(run.watched)
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
         os.kill(run.supervisor, number)
+    run.let_go()
     assert run.wait_supervisor() == 0
     assert run.wait_report()["steps"]["count"] == 150
 
 
 @pytest.mark.slow
 def test_sigterm_makes_it_leave_the_run_to_another(runs):
-    run = runs.start("--steps", "250", "--step-ms", "9")
+    run = runs.start("--steps", "250", held=True)
     wait_for(lambda: stored_steps(run) > 20)
     os.kill(run.supervisor, signal.SIGTERM)
     assert run.wait_supervisor() == 0
     assert identity.is_alive(run.child)
     run.start_supervisor()
+    run.let_go()
     run.wait_supervisor()
     assert run.wait_report()["steps"]["count"] == 250
 
 
 def test_training_ends_as_it_would_when_its_supervisor_is_killed(runs, tmp_path):
     marker = tmp_path / "done"
-    run = runs.start("--steps", "50", "--step-ms", "9", "--marker", str(marker), "--exit", "3")
+    run = runs.start("--steps", "50", "--marker", str(marker), "--exit", "3", held=True)
     wait_for(run.watched)
     run.kill_supervisor()
+    run.let_go()
     assert run.wait_exit().exit_code == 3
     assert marker.read_text() == "done"
 
 
 def test_the_report_is_made_in_process_when_the_supervisor_is_gone(runs):
-    run = runs.start("--steps", "40", "--step-ms", "9")
+    run = runs.start("--steps", "40", held=True)
     wait_for(run.watched)
     run.kill_supervisor()
     with pytest.raises(ConcludeError, match="still going on"):
         finalize(run.dir)
+    run.let_go()
     run.wait_exit()
     report = finalize(run.dir)
     assert report["steps"]["count"] == 40
@@ -145,10 +158,11 @@ def test_the_report_is_made_in_process_when_the_supervisor_is_gone(runs):
 
 @pytest.mark.slow
 def test_an_exit_nobody_saw_is_null_with_the_reason(runs):
-    run = runs.start("--steps", "60", "--step-ms", "9")
+    run = runs.start("--steps", "60", held=True)
     wait_for(run.watched)
     os.kill(run.launched.shim_pid, signal.SIGKILL)
     os.waitpid(run.launched.shim_pid, 0)
+    run.let_go()
     assert run.wait_supervisor() == 0
     ended = runfile.read_exit(run.dir)
     assert ended is not None
@@ -281,13 +295,15 @@ def test_a_run_without_a_probe_says_why(runs, tmp_path):
 
 @pytest.mark.slow
 def test_damaged_and_foreign_rings_are_refused_and_the_good_one_is_read(runs):
-    run = runs.start("--steps", "200", "--step-ms", "9")
+    run = runs.start("--steps", "200", held=True)
     wait_for(run.watched)
     (run.ring_dir / "1-1.ring").write_bytes(b"GPUTOPR1" + b"\xff" * 8000)
     (run.ring_dir / "2-2.ring").write_bytes(b"")
     for name in ("1-1.ring", "2-2.ring"):
         (run.ring_dir / name).chmod(0o600)
     (run.ring_dir / "3-3.ring").symlink_to("/etc/passwd")
+    wait_for(lambda: "ring-refused" in notes(run))
+    run.let_go()
     assert run.wait_supervisor() == 0
     assert "ring-refused" in notes(run)
     assert run.wait_report()["steps"]["count"] == 200
@@ -323,12 +339,13 @@ def test_two_trainings_at_once_are_two_ranks_and_one_after_the_other_is_a_restar
 
 @pytest.mark.slow
 def test_a_damaged_store_is_put_aside_and_the_run_goes_on(runs):
-    run = runs.start("--steps", "300", "--step-ms", "9")
+    run = runs.start("--steps", "300", held=True)
     wait_for(lambda: stored_steps(run) > 5)
     run.kill_supervisor()
     for path in run.dir.glob("run.sqlite*"):
         path.write_bytes(b"not a database at all" * 1000)
     run.start_supervisor()
+    run.let_go()
     assert run.wait_supervisor() == 0
     assert "store-damaged" in notes(run)
     assert list(run.dir.glob("run.sqlite.damaged-*"))
