@@ -160,9 +160,18 @@ def test_a_gpu_run_without_any_gpu_reading_is_not_healthy():
 
 @pytest.mark.parametrize("hook", HEALTHY_HOOKS)
 def test_without_any_one_of_its_signals_a_run_is_never_healthy(hook):
-    found = diagnose(window(make_steps(100, HEALTHY), probe=probe(False, without=(hook,))))
+    steps = make_steps(
+        100, {"gpu_wait": 8, "forward": 2}, exposed={"data_wait": 0, "sync": 0.01}, dry=0.05
+    )
+    found = diagnose(window(steps, on_gpu=True, util=97, probe=probe(True, without=(hook,))))
     assert (found.status, found.healthy) == ("abstained", None)
     assert any(hook in a.missing for a in found.abstained)
+
+
+@pytest.mark.parametrize("hook", HEALTHY_HOOKS)
+def test_a_cpu_only_run_needs_every_signal_but_reads_of_a_device_it_has_not(hook):
+    found = diagnose(window(make_steps(100, HEALTHY), probe=probe(False, without=(hook,))))
+    assert found.status == ("healthy" if hook == "sync" else "abstained")
 
 
 @pytest.mark.parametrize(
@@ -277,7 +286,7 @@ def test_any_window_at_all_gets_one_consistent_answer(
             assert low <= high
             assert finding.gain.ceiling is None or high <= finding.gain.ceiling + 1e-9
     if found.healthy:
-        assert not absent & set(HEALTHY_HOOKS)
+        assert not absent & (set(HEALTHY_HOOKS) - ({"sync"} if not on_gpu else set()))
         assert count >= 20
         assert not on_gpu or util is not None
         assert all(f.severity == "info" for f in found.also)
