@@ -32,8 +32,6 @@ FORWARDED = frozenset(
         signal.SIGXCPU,
     }
 )
-#: What the front fetches rather than handles. SIGCHLD only wakes it.
-FETCHED = FORWARDED | {signal.SIGHUP, signal.SIGCHLD}
 #: After one of these the script is expected to end, so losing our stdout is no reason to leave it.
 _ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGXCPU})
 
@@ -85,11 +83,21 @@ def decide(signum: int, *, from_terminal: bool, interrupts: int) -> Action:
     return Action("send", signal.SIGKILL, True, say="Killed.")
 
 
+def fetched() -> frozenset[int]:
+    """Return what the front fetches rather than handles; SIGCHLD only wakes it.
+
+    Not what we were told to ignore, as ``nohup`` and shells in the background do: the kernel keeps
+    ignored signals pending while they are blocked, so they would be fetched nevertheless.
+    """
+    wanted = FORWARDED | {signal.SIGHUP}
+    return frozenset(n for n in wanted if signal.getsignal(n) != signal.SIG_IGN) | {signal.SIGCHLD}
+
+
 def block() -> Collection[int]:
     """Block what ``Relay`` fetches, in this thread and those it starts; return the mask before."""
     # An ignored SIGCHLD, inherited, would take the shim's exit status away.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    return signal.pthread_sigmask(signal.SIG_BLOCK, FETCHED)
+    return signal.pthread_sigmask(signal.SIG_BLOCK, fetched())
 
 
 class Relay:
@@ -101,6 +109,7 @@ class Relay:
 
     def __init__(self, child: ProcessId) -> None:
         self._child = child
+        self._fetched = fetched()
         self._interrupts = 0
         self._kill_at: float | None = None
         self._paused = False
@@ -112,7 +121,7 @@ class Relay:
             self._kill_at = None
             self._send(signal.SIGKILL, group=True)
             return Action("send", signal.SIGKILL, True, say="Killed.")
-        found = signal.sigtimedwait(FETCHED, timeout_s)
+        found = signal.sigtimedwait(self._fetched, timeout_s)
         if found is None:
             return None
         from_terminal = found.si_code > 0  # SI_USER and its kin are zero and below, sigaction(2)

@@ -11,7 +11,6 @@ import contextlib
 import os
 import secrets
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -183,7 +182,7 @@ def _describe(run_dir: Path, ring_dir: Path, options: Options, command: Command)
         "id": run_dir.name,
         "name": options.name,
         "command": mask_arguments(command.argv),
-        "cwd": str(Path.cwd()),
+        "cwd": _working_directory(),
         "script": script,
         "mode": target.mode,
         "python": command.python,
@@ -208,6 +207,13 @@ def _describe(run_dir: Path, ring_dir: Path, options: Options, command: Command)
         "attempt": 1,
         "version": __version__,
     }
+
+
+def _working_directory() -> str | None:
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return None  # removed under us; the script may not mind
 
 
 def _terminal_size(options: Options) -> tuple[int, int] | None:
@@ -345,7 +351,6 @@ def start_supervisor(run_dir: Path, environ: Mapping[str, str]) -> int | None:
             stdout=log,
             stderr=log,
             start_new_session=True,
-            preexec_fn=_unblock_signals,
         )
     except (OSError, subprocess.SubprocessError):
         return None
@@ -353,10 +358,6 @@ def start_supervisor(run_dir: Path, environ: Mapping[str, str]) -> int | None:
         os.close(log)
     process.returncode = 0
     return process.pid
-
-
-def _unblock_signals() -> None:
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
 __all__ = ["Command", "LaunchError", "Launched", "launch", "resolve_command", "start_supervisor"]

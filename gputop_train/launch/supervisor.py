@@ -320,6 +320,8 @@ def _be_unobtrusive() -> None:
     """Outlive the terminal, and come last for CPU and first for the memory killer."""
     for name in ("SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGTSTP"):
         signal.signal(getattr(signal, name), signal.SIG_IGN)
+    # The front fetches its signals from a blocked mask, and a mask is inherited.
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
     with contextlib.suppress(OSError):
         os.nice(_NICE)
     with contextlib.suppress(OSError):

@@ -372,3 +372,42 @@ def test_as_pid_1_of_a_container_signals_and_exit_code_pass_as_ever(here: World,
     assert b"zombies []" in out
     assert here.exit_json()["exit_code"] == 5
     assert outer.returncode == 5
+
+
+def test_under_nohup_a_hangup_changes_nothing(here: World) -> None:
+    words = ["nohup", *here.command("train.py")]
+    front = subprocess.Popen(
+        words,
+        cwd=here.place,
+        env=here.environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    here.wait_for_output(b"ready")
+    os.kill(front.pid, signal.SIGHUP)
+    # A signal that does count, sent after it: once that has passed, the first one has had its turn.
+    os.kill(front.pid, signal.SIGCONT)
+    end(here)
+    out, _ = front.communicate(timeout=60)
+    assert (front.returncode, out) == (5, b"ready\nleft\n")
+
+
+def test_in_plain_mode_the_keyboard_is_the_scripts(here: World, terminals: list[Terminal]) -> None:
+    here.script("print('hello ' + input('name? '))")
+    terminals.append(Terminal(here, "train.py"))
+    here.wait_for_output(b"name? ")
+    terminals[0].type(b"ada\n")
+    assert b"hello ada" in terminals[0].read()
+    assert terminals[0].wait() == 0
+
+
+def test_a_supervisor_told_to_leave_leaves_and_training_goes_on(here: World) -> None:
+    front = here.start("train.py")
+    here.wait_for_output(b"ready")
+    supervisor = here.supervisor_pid()
+    wait_for((here.run_dir() / "supervisor.json").exists)
+    os.kill(supervisor, signal.SIGTERM)
+    wait_for(lambda: not identity.is_running(supervisor), "the supervisor to leave")
+    end(here)
+    assert front.wait(60) == 5
