@@ -21,6 +21,7 @@ from gputop_train.collect.words import (
     ITER,
     OPTIMIZER,
     SAVE,
+    site_argument,
 )
 
 Cut = tuple[int, int]  # (time, position of the first word that comes after it)
@@ -143,10 +144,11 @@ class Boundaries:
             return [self.take_candidate()]
         return []
 
-    def optimizer_id(self, optimizer_id: int) -> Cut | None:
+    def optimizer_id(self, optimizer_id: int, words: Sequence[int]) -> Cut | None:
         """The id of the optimizer that has just begun; the cut it reveals, if any."""
-        if optimizer_id in self._open_ids:
-            # It cannot run inside itself: its last call raised, and its end was never written.
+        if optimizer_id in self._open_ids and _loads_inside(words, optimizer_id):
+            # Its last call raised (out of memory, say) and never ended. An optimizer that is still
+            # open for another reason is one whose step() calls that of its base class.
             self.bad += 1
             self._open = [OPTIMIZER]
             self._open_ids = [-1]
@@ -263,6 +265,21 @@ def body_start(words: Sequence[int], t: int) -> Cut:
         elif phase in (ITER, DATA_NOGRAD, SAVE, EVAL):
             start = None
     return start if start is not None and start[0] <= t else (t, len(words))
+
+
+def _loads_inside(words: Sequence[int], optimizer_id: int) -> bool:
+    """Whether a batch was loaded since the outer one of two nested calls of an optimizer began."""
+    argument = site_argument(optimizer_id, 0)
+    begun = 0
+    for position in range(len(words) - 1, 0, -1):
+        word = words[position]
+        if word & CODE_MASK == DATA << 1:
+            return True
+        if word == argument and words[position - 1] & CODE_MASK == OPTIMIZER << 1:
+            begun += 1
+            if begun == 2:
+                return False
+    return False
 
 
 def fold_point(words: Sequence[int], now_ns: int) -> Cut | None:

@@ -249,7 +249,7 @@ class Timeline:
             self._begin_after_loss(t)
 
     def _optimizer_begins(self, optimizer_id: int) -> None:
-        cut = self._boundaries.optimizer_id(optimizer_id)
+        cut = self._boundaries.optimizer_id(optimizer_id, self._open.words)
         if cut is not None and self._started:
             self._close(*cut)
 

@@ -180,6 +180,17 @@ def test_an_optimizer_that_calls_another_is_one_step():
     assert ms_by_label(steps[-1])["optimizer"] == 4
 
 
+def test_an_optimizer_whose_step_calls_its_base_class_is_one_step():
+    timeline = Timeline(0)
+    thread = Thread()
+    for _ in range(6):
+        thread.data(1).run(1).backward(2)
+        thread.begin(W.OPTIMIZER).argument(1).run(1).optimizer(2, 1).run(1).end(W.OPTIMIZER)
+    steps = read_with(timeline, thread).steps
+    assert [ms_by_label(step).get("optimizer") for step in steps] == [4] * 6
+    assert timeline.bad == 0
+
+
 def test_optimizers_that_run_inside_backward_do_not_cut_it_in_two():
     thread = Thread()
     for _ in range(8):
