@@ -101,6 +101,15 @@ def _dynamo() -> dict[str, Any] | None:
     }
 
 
+def _hooks() -> dict[str, bool]:
+    """Hooks in place. Without a CUDA context no copy or sync can happen: none is missed."""
+    hooks = dict(S.hooks)
+    if not S.torch.cuda.is_initialized():
+        hooks.setdefault("sync", True)
+        hooks.setdefault("h2d", True)
+    return hooks
+
+
 def _safely(read: Any) -> Any:
     try:
         return read()
@@ -148,7 +157,7 @@ class SnapshotBuilder:
             dynamo=_safely(_dynamo),
             gpu_events=S.gpu.report() if S.gpu is not None else None,
             gc={"count": S.gc_count, "total_ns": S.gc_ns},
-            hooks=dict(S.hooks),
+            hooks=_hooks(),
             overrides=S.overrides,
             errors=S.errors,
         )

@@ -181,8 +181,6 @@ def _construction_line() -> tuple[Any, int]:
 
 
 def _remember(loader: Any, site: tuple[Any, int], override: dict[str, Any]) -> None:
-    import linecache
-
     code, line = site
     row_id = len(S.loaders) + 1
     if row_id > 256 or loader in _ids:
@@ -194,7 +192,7 @@ def _remember(loader: Any, site: tuple[Any, int], override: dict[str, Any]) -> N
         "id": row_id,
         "file": code.co_filename if code is not None else "",
         "line": line,
-        "call": linecache.getline(code.co_filename, line).strip()[:160] if code else "",
+        "call": _call_text(code, line),
         "dataset": type(dataset).__name__,
         "num_workers": loader.num_workers,
         "batch_size": loader.batch_size,
@@ -214,6 +212,19 @@ def _remember(loader: Any, site: tuple[Any, int], override: dict[str, Any]) -> N
         "_size": 0,
     }
     _ids[loader] = row_id
+
+
+def _call_text(code: Any, line: int) -> str:
+    """The construction as written, joined to one line when it spans several."""
+    import linecache
+
+    text = ""
+    for number in range(line, line + 12):
+        text += linecache.getline(code.co_filename, number).strip() + " " if code else ""
+        if text.count("(") <= text.count(")"):
+            break
+    start = text.find("DataLoader(")
+    return " ".join(text[max(start, 0) :].split()).replace("( ", "(").replace(", )", ")")[:160]
 
 
 def _is_iterable(dataset: Any) -> bool:
