@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import shutil
 import subprocess
 import sys
@@ -115,7 +114,7 @@ def _make_directories(options: Options) -> tuple[Path, Path]:
     try:
         while True:
             try:
-                run_dir = paths.make_run_dir(root, secrets.token_hex(3))
+                run_dir = paths.make_run_dir(root, os.urandom(3).hex())
                 break
             except FileExistsError:
                 continue
