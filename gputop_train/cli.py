@@ -180,7 +180,7 @@ def run_front(options: Options) -> int:
 
 def wants_screen(*, no_tui: bool, json_path: str | None) -> bool:
     """Return whether to show the screen; says why not where one would expect it."""
-    if no_tui or json_path == "-" or not sys.stdout.isatty():
+    if no_tui or json_path == "-" or not os.isatty(1):
         return False
     try:
         from gputop_train.tui.terminal import can_run

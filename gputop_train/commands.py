@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,7 +106,7 @@ def _print_table(found: list[RunInfo], *, ascii_only: bool) -> None:
     from gputop_train.launch import runs as listing
 
     # A pipe has no width; cutting commands at 80 columns there would only lose text.
-    width = None if sys.stdout.isatty() else 200
+    width = None if os.isatty(1) else 200
     Console(width=width).print(listing.runs_table(found, ascii_only=ascii_only))
 
 

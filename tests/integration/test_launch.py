@@ -282,3 +282,23 @@ def test_arguments_larger_than_a_pipe_arrive_whole(here: World) -> None:
     here.script("import sys; print(sum(map(len, sys.argv)))")
     long = ["x" * 1000] * 200
     assert here.run("train.py", *long).stdout == b"200008\n"
+
+
+@pytest.mark.parametrize("closed", [0, 1, 2])
+def test_a_closed_standard_stream_is_no_reason_to_fail(here: World, closed: int) -> None:
+    here.script("open('ran', 'w')")
+    done = here.run("train.py", preexec_fn=lambda: os.close(closed))
+    assert done.returncode == 0
+    assert (here.place / "ran").exists()
+
+
+def test_a_working_directory_that_is_gone_is_the_scripts_business(
+    here: World, tmp_path: Path
+) -> None:
+    (tmp_path / "gone").mkdir()
+    leave_no_ground = f"cd {tmp_path}/gone && rmdir {tmp_path}/gone && exec "
+    words = " ".join(map(str, here.command("--", "echo", "hi")))
+    done = subprocess.run(
+        ["sh", "-c", leave_no_ground + words], env=here.environ, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, b"hi\n")
