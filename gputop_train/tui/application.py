@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from rich.console import RenderableType
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.filter import LineFilter, NoColor
@@ -29,7 +30,7 @@ from gputop_train.tui.result import TuiResult
 from gputop_train.tui.screens.leave import Choice, Leave
 from gputop_train.tui.screens.overview import Overview
 from gputop_train.tui.screens.reading import Reading
-from gputop_train.tui.screens.texts import evidence, help_text
+from gputop_train.tui.screens.texts import evidence_page, help_page, laid_out
 from gputop_train.tui.snapshot import Snapshot, View
 from gputop_train.tui.source import ReplayControls, Source
 from gputop_train.tui.text import duration
@@ -125,6 +126,7 @@ class GputopApp(App[TuiResult]):
         self._window = WINDOWS.index(60)
         self._plain = [NoColor()] if self.no_color else []
         self._says = 0
+        self._leaving = False
         self._overview = Overview(self.glyphs, palette(dark=True))
         self._feed = Feed(
             source,
@@ -152,6 +154,7 @@ class GputopApp(App[TuiResult]):
 
     def on_unmount(self) -> None:
         """Stop reading."""
+        self._leaving = True
         self._feed.stop()
 
     def on_resize(self) -> None:
@@ -180,6 +183,8 @@ class GputopApp(App[TuiResult]):
     def on_snapshot_ready(self, message: SnapshotReady) -> None:
         """Show it, unless the view is frozen; how the run stands is shown even then."""
         self._feed.took()
+        if self._leaving:
+            return
         snapshot = message.snapshot
         if self._stopping and snapshot.state in ("starting", "live"):
             snapshot = replace(snapshot, state="stopping")
@@ -196,6 +201,16 @@ class GputopApp(App[TuiResult]):
         if self._stopping and snapshot.state in ("ended", "lost"):
             self.exit(TuiResult("stopped", snapshot.exit_code))
 
+    def exit(
+        self,
+        result: TuiResult | None = None,
+        return_code: int = 0,
+        message: RenderableType | None = None,
+    ) -> None:
+        """Leave; what still arrives is not shown any more."""
+        self._leaving = True
+        super().exit(result, return_code, message)
+
     def on_leave_now(self, message: LeaveNow) -> None:
         """Go, leaving the script alone."""
         self.exit(None, return_code=message.code)
@@ -205,6 +220,8 @@ class GputopApp(App[TuiResult]):
         self._say(message.text)
 
     def _say(self, text: str) -> None:
+        if self._leaving:
+            return
         self._says += 1
         mine = self._says
         self._overview.say(text)
@@ -252,12 +269,12 @@ class GputopApp(App[TuiResult]):
 
     def action_help(self) -> None:
         """Keys and how to read the screen."""
-        self.push_screen(Reading(help_text(self.glyphs)))
+        self.push_screen(Reading(laid_out(help_page(self.glyphs), self.glyphs)))
 
     def action_evidence(self) -> None:
         """What the verdict rests on."""
         diagnosis = self._newest.diagnosis if self._newest is not None else None
-        self.push_screen(Reading(evidence(diagnosis, self.glyphs)))
+        self.push_screen(Reading(laid_out(evidence_page(diagnosis), self.glyphs)))
 
     def action_space(self) -> None:
         """Freeze the view or let it go; in a replay, pause or play."""

@@ -46,7 +46,7 @@ def plan(height: int, *, card_wants: int, lanes: int) -> Plan:
         line = 1 if height >= 8 else 0
         return Plan(1, max(0, height - 1 - keys - line), line, 0, 0, 0, 0, 0, 0, 0, keys)
     roomy = height >= 34
-    card = max(5, min(card_wants, 12 if height >= 50 else 9 if roomy else 7))
+    card = max(4, min(card_wants, 12 if height >= 50 else 9 if roomy else 7))
     ribbon = max(1, min(lanes, 8 if height >= 50 else 6 if height >= 38 else 4 if roomy else 2))
     step = 2 if height >= 22 else 1
     memory, notice, gap = 1, 1, 1 if roomy else 0

@@ -21,7 +21,7 @@ from gputop_train.store.errors import StoreError
 from gputop_train.store.reader import RunReader
 from gputop_train.tui import build
 from gputop_train.tui.series import axis_ending
-from gputop_train.tui.snapshot import Axis, ReplayView, Snapshot, State, StepView, View
+from gputop_train.tui.snapshot import Axis, Chart, ReplayView, Snapshot, State, StepView, View
 
 #: Above this many steps in the window, per-second sums serve as well as the steps themselves.
 MAX_STEPS = 2_000
@@ -106,11 +106,11 @@ class _RunFiles:
 
 def _diagnosis(reader: RunReader) -> Diagnosis | None:
     """The newest stored diagnosis; one this version cannot read counts as none."""
-    found = reader.findings()
-    if not found:
+    found = reader.latest_finding()
+    if found is None:
         return None
     try:
-        return msgspec.convert(found[-1].body, Diagnosis, strict=False)
+        return msgspec.convert(found.body, Diagnosis, strict=False)
     except msgspec.ValidationError:
         return None
 
@@ -121,9 +121,9 @@ def _steps_total(run: Mapping[str, Any]) -> int | None:
     return steps if isinstance(steps, int) and steps > 0 else None
 
 
-def _read_parts(reader: RunReader, run: Mapping[str, Any], axis: Axis) -> dict[str, Any]:
+def _read_parts(reader: RunReader, run: Mapping[str, Any], axis: Axis, now: int) -> dict[str, Any]:
     """All parts of a snapshot that come from the store, in one consistent read."""
-    t0, t1 = axis.t0_ns, axis.t1_ns
+    t0, t1 = axis.t0_ns, min(axis.t1_ns, now)
     ranks = reader.ranks()
     rank = ranks[0] if ranks else None
     probes = reader.probe_states()
@@ -131,7 +131,7 @@ def _read_parts(reader: RunReader, run: Mapping[str, Any], axis: Axis) -> dict[s
     newest = reader.steps_tail(NEWEST_STEPS, rank=rank) if rank is not None else []
     rollups = reader.step_rollups(t0, t1, rank=rank) if rank is not None else []
     few = bool(rollups) and sum(rollup.n for rollup in rollups) <= MAX_STEPS
-    steps = reader.steps(t0, t1 + _longest(newest), rank=rank) if few or not rollups else []
+    steps = reader.steps(t0, t1, rank=rank) if few or not rollups else []
     lanes, _ = build.lanes(steps or rollups, axis)
     hosts = reader.host(t1 - 30 * _NS, t1)
     host = hosts[-1] if hosts else None
@@ -140,9 +140,10 @@ def _read_parts(reader: RunReader, run: Mapping[str, Any], axis: Axis) -> dict[s
     view = build.run_view(run, probe)
     in_window = [step for step in newest if step.t1_ns >= t0]
     return {
+        "axis": axis,
         "run": view,
         "diagnosis": _diagnosis(reader),
-        "chart": _chart(reader, axis, view.device)
+        "chart": _chart(reader, axis, t1, view.device)
         or build.cpu_chart(procs, build.allowed_cores(host), axis),
         "lanes": lanes,
         "marks": build.marks(reader.intervals(t0, t1), axis),
@@ -159,13 +160,8 @@ def _read_parts(reader: RunReader, run: Mapping[str, Any], axis: Axis) -> dict[s
     }
 
 
-def _longest(steps: list[Any]) -> int:
-    """A step that ends after the axis may have begun on it: how far to look."""
-    return max((step.wall_ns for step in steps), default=0)
-
-
-def _chart(reader: RunReader, axis: Axis, device: str) -> Any:
-    t0, t1 = axis.t0_ns, axis.t1_ns
+def _chart(reader: RunReader, axis: Axis, t1: int, device: str) -> Chart | None:
+    t0 = axis.t0_ns
     util = reader.util(t0 - _NS, t1)
     # Samples are kept for the newest minutes; older seconds live on as sums.
     oldest = min((sample.t_ns for sample in util), default=t1)
@@ -213,6 +209,8 @@ class LiveSource:
     def __init__(self, run_dir: Path, *, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._files = _RunFiles(run_dir)
         self._now_ns = now_ns
+        self._key: tuple[object, ...] = ()
+        self._parts: dict[str, Any] = {}
 
     def read(self, view: View) -> Snapshot:
         """The run at this moment.
@@ -226,11 +224,14 @@ class LiveSource:
         reader = files.reader()
         now = self._now(exit_, reader)
         axis = axis_ending(now, view.window_s, view.columns)
-        parts = _read_consistently(reader, files.run, axis)
+        # Once a second is calm enough to read and half the bytes to send; the log stays lively.
+        key = (self._now_ns() // _NS, reader is None, view.window_s, view.columns)
+        if key != self._key:
+            self._parts, self._key = _read_consistently(reader, files.run, axis, now), key
+        parts = self._parts
         code, words = exit_words(exit_) if exit_ is not None else (None, "")
         return Snapshot(
             state=self._state(exit_, parts),
-            axis=axis,
             elapsed_s=self._elapsed_s(now),
             exit_code=code,
             exit_text=words,
@@ -252,7 +253,8 @@ class LiveSource:
             if isinstance(ended, int):
                 return ended
         elif self._files.run.get("boot_id") in (None, identity.boot_id()):
-            return self._now_ns()
+            now = self._now_ns()
+            return now - now % _NS
         span = reader.span() if reader is not None else None
         return span[1] if span is not None else self._now_ns()
 
@@ -314,14 +316,15 @@ class ReplaySource:
         replay = self._advance((span[1] - begin) / _NS)
         now = begin + int(replay.position_s * _NS)
         axis = axis_ending(now, view.window_s, view.columns)
+        # At its end everything counts, also the last words written after the script was gone.
+        seen = reader if replay.position_s >= replay.length_s else reader.as_of(now)
         return Snapshot(
             state="replay",
-            axis=axis,
             elapsed_s=replay.position_s,
             log=files.lines(view.log_lines),
             log_note="as it was at the end: lines carry no time",
             replay=replay,
-            **_read_consistently(reader.as_of(now), files.run, axis),
+            **_read_consistently(seen, files.run, axis, now),
         )
 
     def close(self) -> None:
@@ -373,9 +376,13 @@ class ReplaySource:
 
 
 def _read_consistently(
-    reader: RunReader | None, run: Mapping[str, Any], axis: Axis
+    reader: RunReader | None, run: Mapping[str, Any], axis: Axis, now: int
 ) -> dict[str, Any]:
     if reader is None:
-        return {"run": build.run_view(run, None), "step": StepView(0, _steps_total(run))}
+        return {
+            "axis": axis,
+            "run": build.run_view(run, None),
+            "step": StepView(0, _steps_total(run)),
+        }
     with reader.snapshot():
-        return _read_parts(reader, run, axis)
+        return _read_parts(reader, run, axis, now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from dataclasses import replace
 
 from gputop_train.model import (
@@ -46,7 +47,9 @@ STARVED = Finding(
         Evidence("workers at", 99, "% CPU"),
         Evidence("idle cores", 12),
     ),
-    where=(Where("/home/me/proj/train.py", 41, "DataLoader(train_set, batch_size=64, num_workers=2)"),),
+    where=(
+        Where("/home/me/proj/train.py", 41, "DataLoader(train_set, batch_size=64, num_workers=2)"),
+    ),
     advice=(
         Advice("Raise num_workers from 2 to 7: 12 of 16 cores are idle.", {"num_workers": 7}),
         Advice("Then move the augmentation to the GPU (torchvision.transforms.v2)."),
@@ -74,7 +77,9 @@ def axis_of(view: View, end_ns: int = NOW) -> Axis:
     return Axis(end_ns - int(view.window_s * 1e9), end_ns, view.columns)
 
 
-def wave(columns: int, low: float, high: float, period: float, shift: float = 0.0) -> tuple[float, ...]:
+def wave(
+    columns: int, low: float, high: float, period: float, shift: float = 0.0
+) -> tuple[float, ...]:
     return tuple(
         low + (high - low) * (0.5 + 0.5 * math.sin(2 * math.pi * (i + shift) / period))
         for i in range(columns)
@@ -128,9 +133,11 @@ def starved(view: View, tick: int = 0) -> Snapshot:
         memory=MemoryView(
             "cuda-allocator", int(41.2 * GIB), int(58 * GIB), int(61.3 * GIB), int(139.8 * GIB)
         ),
-        loader=LoaderView(2, "train.py:41", (0.99, 0.98), 0, 4, (0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0)),
+        loader=LoaderView(
+            2, "train.py:41", (0.99, 0.98), 0, 4, (0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0)
+        ),
         host=HostView(4.1, 16, 16.0, 9.4 * (1 << 20)),
-        log=LOG[:-1] + (LOG[-1].replace("334", str(334 + tick)),),
+        log=(*LOG[:-1], LOG[-1].replace("334", str(334 + tick))),
     )
 
 
@@ -165,7 +172,9 @@ def healthy(view: View) -> Snapshot:
             (("forward", 30.6), ("backward", 51.2), ("optimizer", 8.9), ("gpu_wait", 7.0)),
             652.0,
         ),
-        loader=LoaderView(8, "train.py:41", (0.5, 0.4, 0.6, 0.5, 0.45, 0.5, 0.4, 0.55), 14, 16, (13, 14) * 6),
+        loader=LoaderView(
+            8, "train.py:41", (0.5, 0.4, 0.6, 0.5, 0.45, 0.5, 0.4, 0.55), 14, 16, (13, 14) * 6
+        ),
         host=HostView(5.2, 16, 16.0, 96 * (1 << 20)),
     )
 
@@ -178,7 +187,11 @@ def too_early(view: View) -> Snapshot:
         elapsed_s=9.0,
         diagnosis=Diagnosis("too-early", None, note="12 of 20 steps seen."),
         chart=Chart(
-            "GPU 0 H200 utilisation", "gpu", Series("util", (*gap, *wave(12, 20, 80, 6))), None, ("61% now",)
+            "GPU 0 H200 utilisation",
+            "gpu",
+            Series("util", (*gap, *wave(12, 20, 80, 6))),
+            None,
+            ("61% now",),
         ),
         lanes=(
             Lane("forward", 0.4, (*gap, *(0.4,) * 12)),
@@ -198,7 +211,11 @@ def no_gpu(view: View) -> Snapshot:
         STARVED,
         refined="main-process-loading",
         summary="The training process prepares every batch itself: 58% of each step, 61 of 105 ms.",
-        evidence=(Evidence("data wait", 61.2, "ms"), Evidence("num_workers", 0), Evidence("cores allowed", 2)),
+        evidence=(
+            Evidence("data wait", 61.2, "ms"),
+            Evidence("num_workers", 0),
+            Evidence("cores allowed", 2),
+        ),
         where=(Where("demos/starved.py", 57, "DataLoader(Pictures(), batch_size=32)"),),
         advice=(Advice("Load in worker processes: num_workers=1.", {"num_workers": 1}),),
         gain=Gain(2.4, (1.3, 1.7), "rate model on 2 cores shared with training"),
@@ -208,7 +225,13 @@ def no_gpu(view: View) -> Snapshot:
         run=RunView("a81c", "starved.py"),
         elapsed_s=41.0,
         diagnosis=Diagnosis("verdict", False, loading),
-        chart=Chart("CPU used by this run", "cpu", Series("cpu", busy, busy), None, ("1.0 of 2 cores now", "50% mean")),
+        chart=Chart(
+            "CPU used by this run",
+            "cpu",
+            Series("cpu", busy, busy),
+            None,
+            ("1.0 of 2 cores now", "50% mean"),
+        ),
         lanes=(
             Lane("data_wait", 0.58, wave(n, 0.55, 0.61, 9)),
             Lane("forward", 0.14, (0.14,) * n),
@@ -222,7 +245,13 @@ def no_gpu(view: View) -> Snapshot:
             371,
             105.3,
             118.0,
-            (("data_wait", 61.2), ("forward", 14.9), ("backward", 25.1), ("optimizer", 3.4), ("other", 0.7)),
+            (
+                ("data_wait", 61.2),
+                ("forward", 14.9),
+                ("backward", 25.1),
+                ("optimizer", 3.4),
+                ("other", 0.7),
+            ),
             303.9,
         ),
         memory=MemoryView("rss-anon", int(0.41 * GIB), None, None, int(7.8 * GIB)),
@@ -253,7 +282,7 @@ def abstained(view: View) -> Snapshot:
         diagnosis=Diagnosis(
             "abstained",
             None,
-            note="The GPU idles 40% of the time and the cause cannot be told apart.",
+            note="Two causes could not be judged, so this run is not called healthy.",
             abstained=(
                 Abstention("host-sync-stall", "no GPU event pairs"),
                 Abstention("launch-bound", "no GPU event pairs"),
@@ -273,7 +302,9 @@ def replay(view: View) -> Snapshot:
 
 
 def starting(view: View) -> Snapshot:
-    return Snapshot(run=RunView("3f2a", "train.py"), state="starting", axis=axis_of(view), elapsed_s=2.0)
+    return Snapshot(
+        run=RunView("3f2a", "train.py"), state="starting", axis=axis_of(view), elapsed_s=2.0
+    )
 
 
 STATES = {
@@ -296,11 +327,15 @@ class FakeSource:
         self.make = STATES[state]
         self.changing = changing
         self.reads = 0
-        self.closed = False
+        self.closing = threading.Event()
 
     def read(self, view: View) -> Snapshot:
         self.reads += 1
         return starved(view, self.reads) if self.changing else self.make(view)
 
     def close(self) -> None:
-        self.closed = True
+        self.closing.set()
+
+    @property
+    def closed(self) -> bool:
+        return self.closing.is_set()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -37,19 +39,21 @@ class Leave(ModalScreen[Choice]):
         with Vertical(classes="dialog"):
             yield Static(self._text(), id="choices")
 
-    def _text(self) -> Text:
+    def _text(self) -> RenderableType:
         means = {
-            "detach": f"close the screen; training goes on (gputop-train attach {self._run_id})",
-            "stop": "end the script: SIGINT first, then SIGTERM, then SIGKILL",
-            "cancel": "stay",
+            "detach": f"training goes on; come back with: gputop-train attach {self._run_id}",
+            "stop": "end the script: SIGINT first, later SIGTERM, then SIGKILL",
+            "cancel": "stay here",
         }
-        text = Text("The script is still running.\n\n")
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid.add_column(no_wrap=True)
+        grid.add_column(no_wrap=True)
+        grid.add_column(ratio=1)
         for position, choice in enumerate(_CHOICES):
             chosen = position == self._at
-            text.append("> " if chosen else "  ")
-            text.append(f"{choice[0]}  {choice:<8}", style="bold reverse" if chosen else "bold")
-            text.append(f"  {means[choice]}\n")
-        return text
+            name = Text(f" {choice} ", "bold reverse" if chosen else "bold")
+            grid.add_row(f"{'>' if chosen else ' '} {choice[0]}", name, means[choice])
+        return Group("The script is still running.", "", grid, "")
 
     def action_move(self, by: int) -> None:
         """Select another answer."""

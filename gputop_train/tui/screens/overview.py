@@ -36,19 +36,26 @@ class Overview(Screen[None]):
         self._inks = inks
         self._snapshot: Snapshot | None = None
         self._wishes: tuple[int, ...] = ()
+        self._header = Header(id="header")
+        self._step = StepBar(id="step")
+        self._notice = Notice(id="notice")
+        # Held by reference: a snapshot may still arrive while the screen is being taken down.
+        self._panels: tuple[Panel, ...] = (
+            self._header,
+            VerdictCard(id="card"),
+            TimeChart(id="chart"),
+            PhaseRibbon(id="ribbon"),
+            self._step,
+            MemoryBar(id="memory"),
+            Workers(id="workers"),
+            LogPane(id="log"),
+            self._notice,
+            Keys(id="keys"),
+        )
 
     def compose(self) -> ComposeResult:
         """The panels from top to bottom."""
-        yield Header(id="header")
-        yield VerdictCard(id="card")
-        yield TimeChart(id="chart")
-        yield PhaseRibbon(id="ribbon")
-        yield StepBar(id="step")
-        yield MemoryBar(id="memory")
-        yield Workers(id="workers")
-        yield LogPane(id="log")
-        yield Notice(id="notice")
-        yield Keys(id="keys")
+        yield from self._panels
 
     def on_mount(self) -> None:
         """Dress the panels."""
@@ -62,21 +69,21 @@ class Overview(Screen[None]):
     def restyle(self, glyphs: Glyphs, inks: Mapping[str, Style]) -> None:
         """Use another alphabet or other colours."""
         self._glyphs, self._inks = glyphs, inks
-        for panel in self.query(Panel):
+        for panel in self._panels:
             panel.restyle(glyphs, inks)
 
     def show(self, snapshot: Snapshot, *, frozen: bool = False) -> None:
         """Show a snapshot in every panel."""
         self._snapshot = snapshot
         self._arrange()
-        self.query_one(Header).frozen = frozen
+        self._header.frozen = frozen
         with self.app.batch_update():
-            for panel in self.query(Panel):
+            for panel in self._panels:
                 panel.show(snapshot)
 
     def say(self, message: str) -> None:
         """Answer a key press in the notice row."""
-        self.query_one(Notice).say(message)
+        self._notice.say(message)
 
     def _arrange(self) -> None:
         snapshot = self._snapshot
@@ -89,8 +96,8 @@ class Overview(Screen[None]):
             return
         self._wishes = wishes
         rows = plan(height, card_wants=wishes[2], lanes=wishes[3])
-        for panel in self.query(Panel):
+        for panel in self._panels:
             size = getattr(rows, str(panel.id))
             panel.styles.height = size
             panel.display = size > 0
-        self.query_one(StepBar).styles.margin = (rows.gap, 0, 0, 0)
+        self._step.styles.margin = (rows.gap, 0, 0, 0)

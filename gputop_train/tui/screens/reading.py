@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from rich.text import Text
+from rich.console import RenderableType
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
@@ -21,14 +21,14 @@ class Reading(ModalScreen[None]):
         ("k", "scroll(-2)", "up"),
     ]
 
-    def __init__(self, text: Text) -> None:
+    def __init__(self, content: RenderableType) -> None:
         super().__init__()
-        self._text = text
+        self._content = content
 
     def compose(self) -> ComposeResult:
         """The text in a box."""
         with VerticalScroll(classes="reading"):
-            yield Static(self._text)
+            yield Static(self._content)
 
     def action_scroll(self, lines: int) -> None:
         """Move by lines."""

@@ -1,10 +1,15 @@
-"""The words of the help and of the evidence view. Pure."""
+"""The words of the help, of the evidence view and of the question on leaving. Pure.
+
+A page is a sequence of lines, each a label and a text that wraps beside it.
+"""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
+from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from gputop_train.model import Abstention, Diagnosis, Finding
@@ -12,102 +17,109 @@ from gputop_train.tui.paint import Glyphs, plain
 from gputop_train.tui.text import percent
 from gputop_train.tui.widgets.verdict import advice_texts, evidence_text, gain_text
 
+
+class Line(NamedTuple):
+    """A label with its text; without a label the text is a heading or a paragraph."""
+
+    label: str
+    text: str
+    style: str = ""
+
+
 KEYS = (
-    ("q, Ctrl-C", "leave: detach (training goes on), stop the script, or stay"),
-    ("space", "freeze the view; measuring goes on (in a replay: play and pause)"),
-    ("+  -", "a shorter or a longer time window"),
-    ("e", "the evidence behind the verdict, and what was ruled out"),
-    ("y", "copy the advice to the clipboard and to advice.txt in the run's directory"),
-    ("s", "save the screen as an SVG picture"),
-    ("tab", "go to the log; arrows, Page Up and Page Down scroll it, End follows again"),
-    ("left  right", "replay: ten seconds back or forth"),
-    ("<  >", "replay: slower or faster"),
-    ("ctrl+p", "commands and colour themes"),
+    Line("q, Ctrl-C", "leave: detach (training goes on), stop the script, or stay"),
+    Line("space", "freeze the view; measuring goes on. In a replay: play and pause"),
+    Line("+  -", "a longer or a shorter time window"),
+    Line("e", "the evidence behind the verdict, and what was ruled out"),
+    Line("y", "copy the advice to the clipboard and to advice.txt in the run's directory"),
+    Line("s", "save the screen as an SVG picture in the run's directory"),
+    Line("tab", "go to the log; arrows and Page Up scroll it, End follows it again"),
+    Line("left  right", "replay: ten seconds back or forth"),
+    Line("<  >", "replay: slower or faster"),
+    Line("ctrl+p", "commands and colour themes"),
 )
 
 READING = (
-    "Chart: share of time in which the device was at work; solid is the mean of each column, "
-    "{band} reaches up to its largest sample. A blank column was not measured.",
-    "Lanes under it, on the same time axis: where the training thread's wall time went. Blue lanes "
-    "are work, warm ones are waits; the height of a column is the share of that moment.",
-    "Step: the median step; the bar is the mean of the steps in the window, cut into its parts.",
-    "{save} is a checkpoint, {evaluation} an evaluation.",
-    "A dash or a blank means not measured, never zero.",
+    Line(
+        "chart",
+        "how busy the device was, from 0 to 100%. Solid is the mean of a column, {band} reaches up "
+        "to its largest sample",
+    ),
+    Line(
+        "lanes",
+        "where the training thread's time went, on the same time axis. Blue lanes are work, warm "
+        "ones are waits; the height is the share of that moment",
+    ),
+    Line("step", "the median step; its bar is the mean step of the window, cut into its parts"),
+    Line("{save} {evaluation}", "a checkpoint, an evaluation"),
+    Line("blank", "not measured, which is never shown as zero"),
 )
 
+CLOSE = Line("", "Esc closes this.", "italic")
 
-def help_text(glyphs: Glyphs) -> Text:
+
+def help_page(glyphs: Glyphs) -> list[Line]:
     """Keys and how to read the screen."""
-    text = Text()
-    text.append("Keys\n", "bold")
-    for key, meaning in KEYS:
-        text.append(f"  {key:<12}", "bold")
-        text.append(f"{meaning}\n")
-    text.append("\nHow to read this\n", "bold")
-    for line in READING:
-        filled = line.format(band=glyphs.band, save=glyphs.save, evaluation=glyphs.evaluation)
-        text.append(f"  {filled}\n")
-    text.append("\nEsc closes this.", "italic")
-    return text
+    names = {"band": glyphs.band, "save": glyphs.save, "evaluation": glyphs.evaluation}
+    filled = [Line(line.label.format(**names), line.text.format(**names)) for line in READING]
+    heads = [Line("", "Keys", "bold"), Line("", "How to read this", "bold")]
+    return [heads[0], *KEYS, Line("", ""), heads[1], *filled, Line("", ""), CLOSE]
 
 
-def evidence(diagnosis: Diagnosis | None, glyphs: Glyphs) -> Text:
+def evidence_page(diagnosis: Diagnosis | None) -> list[Line]:
     """Everything a diagnosis rests on."""
-    text = Text()
     if diagnosis is None:
-        text.append("Nothing has been diagnosed yet.\n")
-    else:
-        if diagnosis.note:
-            text.append(f"{diagnosis.note}\n\n")
-        for finding in filter(None, (diagnosis.verdict, *diagnosis.also)):
-            _finding(text, finding)
-        _list(text, "Not judged, a signal is missing", diagnosis.abstained)
-        _list(text, "Ruled out", diagnosis.ruled_out)
-        if not text.plain.strip():
-            text.append("The diagnosis gave no details.\n")
-    text.append("Esc closes this.", "italic")
-    return _cleaned(text, glyphs)
+        return [Line("", "Nothing has been diagnosed yet."), Line("", ""), CLOSE]
+    page = [Line("", diagnosis.note), Line("", "")] if diagnosis.note else []
+    for finding in filter(None, (diagnosis.verdict, *diagnosis.also)):
+        page += [*_finding(finding), Line("", "")]
+    page += _list("Not judged: a signal is missing", diagnosis.abstained)
+    page += _list("Ruled out", diagnosis.ruled_out)
+    return [*(page or [Line("", "The diagnosis gave no details.")]), CLOSE]
 
 
-def _finding(text: Text, finding: Finding) -> None:
+def _finding(finding: Finding) -> list[Line]:
     name = f"{finding.id} / {finding.refined}" if finding.refined else finding.id
-    text.append(f"{name}", "bold")
-    text.append(f"   {finding.severity}, confidence {finding.confidence}")
-    text.append(f", costs {percent(finding.lost_share)} of time\n")
-    text.append(f"  {finding.summary}\n")
-    for item in finding.evidence:
-        text.append(f"    {evidence_text(item)}\n")
-    for where in finding.where:
-        text.append(f"  where  {where.file}:{where.line}  {where.what}\n")
+    lines = [
+        Line("", name, "bold"),
+        Line(
+            "",
+            f"{finding.severity}, confidence {finding.confidence}, "
+            f"costs {percent(finding.lost_share)} of time",
+        ),
+        Line("what", finding.summary),
+    ]
+    lines += [Line("why", evidence_text(item)) for item in finding.evidence]
+    lines += [Line("where", f"{w.file}:{w.line}  {w.what}".rstrip()) for w in finding.where]
     if not finding.where and finding.where_missing:
-        text.append(f"  where  {finding.where_missing}\n")
-    for line in advice_texts(finding.advice):
-        text.append(f"  do     {line}\n")
+        lines.append(Line("where", finding.where_missing))
+    lines += [Line("do", text) for text in advice_texts(finding.advice)]
     if finding.gain is not None:
-        text.append(f"  gain   {gain_text(finding.gain)}\n")
-    text.append("\n")
+        lines.append(Line("gain", gain_text(finding.gain)))
+    return lines
 
 
-def _list(text: Text, title: str, items: Iterable[Abstention]) -> None:
-    lines = [f"  {item.id}: {item.missing}\n" for item in items]
-    if lines:
-        text.append(f"{title}\n", "bold")
-        text.append("".join(lines) + "\n")
+def _list(title: str, items: Iterable[Abstention]) -> list[Line]:
+    lines = [Line("", f"{item.id}: {item.missing}") for item in items]
+    return [Line("", title, "bold"), *lines, Line("", "")] if lines else []
 
 
-def _cleaned(text: Text, glyphs: Glyphs) -> Text:
-    """The same text without control characters, in the alphabet in use."""
-    out = Text()
-    for position, line in enumerate(text.split("\n", allow_blank=True)):
-        if position:
-            out.append("\n")
-        for span_text, style in _runs(line):
-            out.append(plain(span_text, glyphs), style)
-    return out
-
-
-def _runs(line: Text) -> Iterable[tuple[str, str]]:
-    edges = sorted({0, len(line), *(s.start for s in line.spans), *(s.end for s in line.spans)})
-    for start, end in itertools.pairwise(edges):
-        style = next((str(s.style) for s in line.spans if s.start <= start < s.end), "")
-        yield line.plain[start:end], style
+def laid_out(page: Sequence[Line], glyphs: Glyphs) -> RenderableType:
+    """A page as Rich sees it: texts wrap beside their labels, in the alphabet in use."""
+    width = max((len(line.label) for line in page), default=0) + 2
+    parts: list[RenderableType] = []
+    previous = ""
+    for line in page:
+        text = Text(plain(line.text, glyphs), line.style)
+        if not line.label:
+            parts.append(text)
+            previous = ""
+            continue
+        grid = Table.grid(padding=0)
+        grid.add_column(width=width, no_wrap=True)
+        grid.add_column(ratio=1)
+        label = "" if line.label == previous else plain(line.label, glyphs)
+        grid.add_row(Text(label, "bold"), text)
+        parts.append(grid)
+        previous = line.label
+    return Group(*parts)

@@ -8,16 +8,22 @@ from gputop_train.tui.text import byte_unit, gib, percent
 from gputop_train.tui.widgets.panel import Panel
 from gputop_train.tui.widgets.timechart import GUTTER, MARGIN
 
+#: A shorter bar tells nothing.
+MIN_BAR = 8
+
 
 def memory_rows(snap: Snapshot, width: int, height: int, glyphs: Glyphs) -> list[Row]:
     """One row: a bar (solid allocated, hatched reserved, a line at the peak) and the numbers."""
     memory = snap.memory
     if memory is None:
         return [fit([(" memory", "muted"), ("  not measured yet", "faint")], width, glyphs)]
-    words = _words(memory)
     head: Span = (_title(memory).ljust(GUTTER), "text")
+    words = _words(memory)
     room = width - GUTTER - MARGIN - len(words) - 3
-    if memory.total is None or room < 8:
+    if room < MIN_BAR:
+        words = _words(memory, short=True)
+        room = width - GUTTER - MARGIN - len(words) - 3
+    if memory.total is None or room < MIN_BAR:
         return [fit([head, (words, "text")], width, glyphs)]
     bar = _bar(memory, memory.total, min(room, 80), glyphs)
     row: list[Span] = [head, *bar, ("  ", "text"), (words, "text")]
@@ -30,21 +36,21 @@ def _title(memory: MemoryView) -> str:
     return " GPU memory" if memory.basis == "cuda-allocator" else " memory"
 
 
-def _words(memory: MemoryView) -> str:
+def _words(memory: MemoryView, *, short: bool = False) -> str:
     basis = memory.total if memory.total is not None else memory.allocated
     unit = byte_unit(basis)
     parts = []
     if memory.basis == "cuda-allocator":
-        parts.append(f"allocated {gib(memory.allocated, basis)}")
+        parts.append(f"{'alloc' if short else 'allocated'} {gib(memory.allocated, basis)}")
         if memory.reserved is not None:
-            parts.append(f"reserved {gib(memory.reserved, basis)}")
+            parts.append(f"{'rsvd' if short else 'reserved'} {gib(memory.reserved, basis)}")
         if memory.peak is not None:
             parts.append(f"peak {gib(memory.peak, basis)}")
     else:
         parts.append(f"trainer {gib(memory.allocated, basis)} private")
     of = f" of {gib(memory.total, basis)} {unit}" if memory.total is not None else f" {unit}"
     share = ""
-    if memory.total and memory.basis == "cuda-allocator" and memory.peak is not None:
+    if not short and memory.total and memory.basis == "cuda-allocator" and memory.peak is not None:
         share = f" ({percent(memory.peak / memory.total)})"
     return "  ".join(parts) + of + share
 

@@ -131,10 +131,11 @@ def axis_row(snap: Snapshot, width: int, glyphs: Glyphs) -> Row:
     shift = columns - snap.axis.columns
     taken = {mark.column + shift: mark for mark in snap.marks}
     for column, text in _ticks(snap, columns):
-        reach = range(column, min(columns, column + len(text)))
-        if taken.keys().isdisjoint(reach):  # what happened matters more than when
-            for at, char in zip(reach, text, strict=False):
-                cells[at], inks[at] = char, "muted"
+        reach = range(column, column + len(text))
+        # What happened matters more than when; and half a label is worse than none.
+        if column >= 0 and reach.stop <= columns and taken.keys().isdisjoint(reach):
+            cells[column : reach.stop] = text
+            inks[column : reach.stop] = ["muted"] * len(text)
     for column, mark in taken.items():
         if 0 <= column < columns:
             cells[column] = glyphs.save if mark.kind == "checkpoint" else glyphs.evaluation

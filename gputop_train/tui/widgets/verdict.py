@@ -58,17 +58,15 @@ def card(snap: Snapshot, glyphs: Glyphs) -> Card:
         lead = note or "A signal is missing, so no cause is named and none is excluded."
         return Card("NO VERDICT", "info", glyphs.wait, "", lead, "", _missing(diagnosis))
     if status == "too-early":
-        lead = note or (
-            "The run was too short for a verdict."
-            if over
-            else "Measuring; a verdict needs 20 steps."
-        )
-        return Card("TOO EARLY", "info", glyphs.wait, "", lead, "", _missing(diagnosis))
+        lead = note or ("The run was too short for a verdict." if over else "Measuring.")
+        hint = "A verdict needs 20 measured steps; until then nothing is blamed."
+        lines = _missing(diagnosis) or (("", hint, "muted"),)
+        return Card("TOO EARLY", "info", glyphs.wait, "", lead, "", lines)
     lead = note or (
         "No optimizer step was seen." if over else "Waiting for the first optimizer step."
     )
-    hint = () if over else (("", "Imports, data set-up and warm-up come first.", "muted"),)
-    return Card("NO STEPS" if over else "STARTING", "info", glyphs.wait, "", lead, "", hint)
+    first = () if over else (("", "Imports, data set-up and warm-up come first.", "muted"),)
+    return Card("NO STEPS" if over else "STARTING", "info", glyphs.wait, "", lead, "", first)
 
 
 def _verdict(diagnosis: Diagnosis, finding: Finding, snap: Snapshot, glyphs: Glyphs) -> Card:

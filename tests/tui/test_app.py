@@ -1,0 +1,252 @@
+"""Keys and messages: what the app does, not how it looks."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gputop_train.store.errors import StoreError
+from gputop_train.tui.snapshot import Snapshot, View
+from gputop_train.tui.widgets.header import Header
+from gputop_train.tui.widgets.logpane import LogPane
+from gputop_train.tui.widgets.notice import Notice
+from gputop_train.tui.widgets.panel import Panel
+
+from .driving import Controls, app_of, lines, settle, shown_snapshot, until
+from .fakes import FakeSource, ended, starved
+
+SIZE = (100, 30)
+
+
+async def test_freezing_stops_the_view_and_not_the_reading() -> None:
+    source = FakeSource("starved", changing=True)
+    app = app_of("starved", source=source)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("space")
+        frozen = shown_snapshot(app)
+        reads = source.reads
+        await until(pilot, lambda: source.reads >= reads + 3)
+        assert shown_snapshot(app).step.count == frozen.step.count
+        assert "frozen" in lines(app)[0]
+        await pilot.press("space")
+        await until(pilot, lambda: shown_snapshot(app).step.count > frozen.step.count)
+
+
+class EndsLater(FakeSource):
+    """A run that ends when told."""
+
+    def __init__(self) -> None:
+        super().__init__("starved")
+        self.over = threading.Event()
+
+    def read(self, view: View) -> Snapshot:
+        self.reads += 1
+        return ended(view) if self.over.is_set() else starved(view)
+
+
+async def test_the_end_of_the_run_is_shown_even_while_the_view_is_frozen() -> None:
+    source = EndsLater()
+    app = app_of("starved", source=source)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("space")
+        source.over.set()
+        await until(pilot, lambda: any("The script ended" in line for line in lines(app)))
+
+
+async def test_stopping_waits_for_the_end_and_gives_the_scripts_exit_code() -> None:
+    source = EndsLater()
+    asked = threading.Event()
+
+    def stop() -> str | None:
+        asked.set()
+        return None
+
+    app = app_of("starved", source=source, stop=stop)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("q", "s")
+        await until(pilot, asked.is_set)
+        await until(pilot, lambda: "stopping" in lines(app)[0])
+        source.over.set()
+        await until(pilot, lambda: app.return_value is not None)
+    assert app.return_value is not None
+    assert (app.return_value.action, app.return_value.exit_code) == ("stopped", 0)
+
+
+async def test_a_stop_that_did_not_get_through_is_said_and_watching_goes_on() -> None:
+    app = app_of("starved", stop=lambda: "The supervisor does not answer.")
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("q", "s")
+        await until(pilot, lambda: any("does not answer" in line for line in lines(app)))
+        await until(pilot, lambda: "live" in lines(app)[0])
+
+
+async def test_cancelling_changes_nothing() -> None:
+    app = app_of("starved")
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("q", "c")
+        await pilot.pause()
+        assert len(app.screen_stack) == 1
+        assert app.return_value is None
+
+
+class Unreadable(FakeSource):
+    """Reads once and then fails with what it is given."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__("starved")
+        self.error = error
+
+    def read(self, view: View) -> Snapshot:
+        self.reads += 1
+        if self.reads > 2 and view.columns > 1:
+            raise self.error
+        return starved(view)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (StoreError("The store is damaged. Look at output.log."), "The store is damaged"),
+        (ValueError("surprise"), "could not read the run"),
+    ],
+)
+async def test_a_read_that_fails_keeps_the_last_picture_and_says_why(
+    error: Exception, words: str
+) -> None:
+    app = app_of("starved", source=Unreadable(error))
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: any(words in line for line in lines(app)))
+        assert any("STARVED" in line for line in lines(app))
+
+
+async def test_plus_and_minus_change_the_window_within_its_limits() -> None:
+    app = app_of("starved")
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("plus")
+        await until(pilot, lambda: "2m00s ago" in "\n".join(lines(app)))
+        await pilot.press(*["minus"] * 12)
+        await until(pilot, lambda: "15s ago" in "\n".join(lines(app)))
+
+
+async def test_replay_keys_reach_the_replay_and_q_leaves_without_a_question() -> None:
+    app = app_of("replay")
+    controls = app._replay
+    assert isinstance(controls, Controls)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("space", "left", "right", "less_than_sign", "greater_than_sign", "q")
+        await until(pilot, lambda: app.return_value is not None)
+    assert controls.told == ["toggle", -10, 10, ("speed", -1), ("speed", 1)]
+
+
+async def test_copying_without_a_verdict_says_there_is_nothing(tmp_path: Path) -> None:
+    app = app_of("healthy", run_dir=tmp_path)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("y")
+        await until(pilot, lambda: any("no advice" in line for line in lines(app)))
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_advice_is_never_written_through_a_link(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    (run_dir / "advice.txt").symlink_to(victim)
+    app = app_of("starved", run_dir=run_dir)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("y")
+        await until(pilot, lambda: any("Advice copied" in line for line in lines(app)))
+    assert victim.read_text() == "mine"
+
+
+async def test_the_log_scrolls_back_and_follows_again() -> None:
+    source = FakeSource("starved")
+    long = tuple(f"line {i:03d}" for i in range(200))
+    source.make = lambda view: replace(starved(view), log=long)
+    app = app_of("starved", source=source)
+    async with app.run_test(size=(100, 40)) as pilot:
+        await settle(pilot)
+        assert any("line 199" in line for line in lines(app))
+        await pilot.press("tab", "pageup", "pageup")
+        assert app.query_one(LogPane).has_focus
+        assert not any("line 199" in line for line in lines(app))
+        await pilot.press("end")
+        assert any("line 199" in line for line in lines(app))
+
+
+async def test_only_changed_rows_are_painted_again() -> None:
+    app = app_of("starved")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        app._feed.stop()
+        await pilot.pause(0.1)
+        painted: list[tuple[str | None, int]] = []
+
+        def watch(panel: Panel) -> None:
+            original = panel.refresh
+
+            def refresh(*regions: object, **options: bool) -> object:
+                painted.extend((panel.id, region.y) for region in regions)  # type: ignore[attr-defined]
+                return original(*regions, **options)  # type: ignore[arg-type]
+
+            panel.refresh = refresh  # type: ignore[assignment,method-assign]
+
+        for panel in app.query(Panel):
+            watch(panel)
+        before = shown_snapshot(app)
+        app._overview.show(replace(before, elapsed_s=253.0, log=(*before.log, "new line")))
+        rows = app.query_one(LogPane).size.height
+        assert ("header", 0) in painted
+        assert {panel for panel, _ in painted} == {"header", "log"}
+        assert len([1 for panel, _ in painted if panel == "log"]) < rows
+
+
+async def test_the_command_palette_quits_by_the_same_question() -> None:
+    app = app_of("starved")
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("ctrl+q")
+        await pilot.pause()
+        assert len(app.screen_stack) == 2
+        assert {command.title for command in app.get_system_commands(app.screen)} >= {
+            "Leave",
+            "Help",
+        }
+
+
+async def test_leaving_closes_the_source() -> None:
+    source = FakeSource("ended")
+    app = app_of("ended", source=source)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("q")
+    await asyncio.to_thread(source.closing.wait, 20)
+    assert source.closed
+    assert app.return_value is not None
+    assert (app.return_value.action, app.return_value.exit_code) == ("ended", 0)
+
+
+async def test_messages_give_way_to_what_stands_there_otherwise() -> None:
+    app = app_of("no_gpu")
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        notice = app.query_one(Notice)
+        assert "the CPU is the device here" in "\n".join(lines(app))
+        notice.say("a passing word")
+        assert "a passing word" in "\n".join(lines(app))
+        notice.say("")
+        assert "the CPU is the device here" in "\n".join(lines(app))
+        assert app.query_one(Header).size.height == 1

@@ -1,0 +1,212 @@
+"""What a run's store says arrives on the screen's snapshot unchanged, and nothing is made up."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gputop_train.store.errors import StoreError
+from gputop_train.tui.snapshot import View
+from gputop_train.tui.source import LiveSource, ReplaySource
+
+from .made_run import START, S, exit_json, run_json, write_store
+
+VIEW = View(window_s=60, columns=60, log_lines=20)
+GIB = 1 << 30
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    path = tmp_path / "3f2a"
+    path.mkdir()
+    return path
+
+
+def test_a_live_gpu_run_shows_the_numbers_of_its_store(run_dir: Path) -> None:
+    end = write_store(run_dir, pid=os.getpid())
+    run_json(run_dir, pid=os.getpid())
+    source = LiveSource(run_dir, now_ns=lambda: end)
+    snap = source.read(VIEW)
+    source.close()
+    assert snap.state == "live"
+    assert snap.run.device == "GPU 0 H200"
+    assert snap.elapsed_s == pytest.approx(60, abs=0.1)
+    assert snap.step.count == 600
+    assert snap.step.median_ms == pytest.approx(100)
+    assert snap.step.samples_per_s == pytest.approx(640)
+    assert dict(snap.step.parts) == pytest.approx(
+        {"data_wait": 60, "forward": 15, "backward": 20, "optimizer": 5}
+    )
+    assert {lane.label: lane.share for lane in snap.lanes} == pytest.approx(
+        {"data_wait": 0.6, "forward": 0.15, "backward": 0.2, "optimizer": 0.05}
+    )
+    assert snap.chart is not None
+    assert snap.chart.device == "gpu"
+    known = [value for value in snap.chart.area.mean if value is not None]
+    assert len(known) >= 58
+    assert sum(known) / len(known) == pytest.approx(35, abs=1)
+    assert {value for value in snap.chart.area.peak if value is not None} == {40.0}
+    assert snap.memory is not None
+    assert (snap.memory.allocated, snap.memory.reserved, snap.memory.total) == (
+        4 * GIB,
+        6 * GIB,
+        80 * GIB,
+    )
+    assert snap.loader is not None
+    assert snap.loader.cpu == (0.5, 0.25)
+    assert (snap.loader.ready, snap.loader.capacity) == (0, 4)
+    assert snap.host is not None
+    assert (snap.host.cores_busy, snap.host.cores_allowed) == (1.5, 4.0)
+    assert snap.host.read_bytes_per_s == 3 << 20
+    assert [mark.kind for mark in snap.marks] == ["checkpoint"]
+    assert snap.diagnosis is not None
+    assert snap.diagnosis.verdict is not None
+    assert snap.diagnosis.verdict.advice[0].setting == {"num_workers": 7}
+    assert snap.log == ("hello", "step 3")
+    assert snap.notes == ()
+
+
+def test_without_a_gpu_the_chart_shows_the_cores_the_run_uses_and_says_so_once(
+    run_dir: Path,
+) -> None:
+    end = write_store(run_dir, gpu=False, pid=os.getpid())
+    run_json(run_dir, pid=os.getpid())
+    snap = LiveSource(run_dir, now_ns=lambda: end).read(VIEW)
+    assert snap.chart is not None
+    assert snap.chart.device == "cpu"
+    assert snap.chart.area.mean[30] == pytest.approx(1.75 / 4 * 100)
+    assert snap.notes == ("no NVIDIA driver: the CPU is the device here",)
+    assert snap.memory is not None
+    assert (snap.memory.basis, snap.memory.reserved) == ("rss-anon", None)
+    assert snap.memory.total == 8 * GIB
+
+
+def test_before_the_first_step_the_screen_waits_instead_of_failing(run_dir: Path) -> None:
+    run_json(run_dir, pid=os.getpid())
+    source = LiveSource(run_dir, now_ns=lambda: START + S)
+    snap = source.read(VIEW)
+    assert snap.state == "starting"
+    assert (snap.chart, snap.lanes, snap.step.median_ms) == (None, (), None)
+    write_store(run_dir, pid=os.getpid())
+    assert source.read(VIEW).state == "live"
+
+
+def test_an_ended_run_tells_its_exit_code_and_its_axis_stops_at_the_end(run_dir: Path) -> None:
+    end = write_store(run_dir)
+    run_json(run_dir)
+    exit_json(run_dir, end, code=7)
+    snap = LiveSource(run_dir, now_ns=lambda: end + 3600 * S).read(VIEW)
+    assert (snap.state, snap.exit_code, snap.exit_text) == ("ended", 7, "exit code 7")
+    assert snap.elapsed_s == pytest.approx(60)
+    assert snap.axis.t0_ns < end <= snap.axis.t1_ns
+
+
+def test_a_run_killed_by_a_signal_is_named_by_that_signal(run_dir: Path) -> None:
+    end = write_store(run_dir)
+    run_json(run_dir)
+    exit_json(run_dir, end, code=None, signal=signal.SIGSEGV)
+    snap = LiveSource(run_dir).read(VIEW)
+    assert (snap.exit_code, snap.exit_text) == (139, "killed by SIGSEGV (139)")
+
+
+def test_a_run_whose_process_vanished_without_a_word_is_lost_not_live(run_dir: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    end = write_store(run_dir, pid=child.pid)
+    run_json(run_dir, pid=child.pid)
+    source = LiveSource(run_dir, now_ns=lambda: end)
+    assert source.read(VIEW).state == "live"
+    child.kill()
+    child.wait()
+    assert source.read(VIEW).state == "lost"
+
+
+def test_a_damaged_store_is_a_sentence_not_a_crash(run_dir: Path) -> None:
+    run_json(run_dir)
+    (run_dir / "run.sqlite").write_bytes(b"this is not a database" * 500)
+    with pytest.raises(StoreError, match="sqlite"):
+        LiveSource(run_dir).read(VIEW)
+
+
+def test_a_finding_of_another_version_is_left_out_rather_than_guessed_at(run_dir: Path) -> None:
+    from gputop_train.store.writer import RunWriter
+
+    end = write_store(run_dir)
+    run_json(run_dir)
+    with RunWriter(run_dir / "run.sqlite") as writer:
+        writer.add_finding(end, {"status": "something-new", "healthy": "perhaps"})
+    exit_json(run_dir, end)
+    assert LiveSource(run_dir).read(VIEW).diagnosis is None
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.t = 100.0
+
+    def __call__(self) -> float:
+        return self.t
+
+
+def replay_of(run_dir: Path) -> tuple[ReplaySource, Clock]:
+    end = write_store(run_dir)
+    run_json(run_dir)
+    exit_json(run_dir, end)
+    clock = Clock()
+    return ReplaySource(run_dir, clock=clock), clock
+
+
+def test_a_replay_shows_the_run_as_it_stood_then(run_dir: Path) -> None:
+    source, clock = replay_of(run_dir)
+    source.read(VIEW)
+    clock.t += 10
+    snap = source.read(VIEW)
+    assert snap.replay is not None
+    assert snap.replay.position_s == pytest.approx(10)
+    assert snap.diagnosis is not None
+    assert snap.diagnosis.status == "too-early"
+    assert snap.step.count == pytest.approx(100, abs=1)
+    assert snap.marks == ()
+    clock.t += 40
+    later = source.read(VIEW)
+    assert later.diagnosis is not None
+    assert later.diagnosis.status == "verdict"
+    assert [mark.kind for mark in later.marks] == ["checkpoint"]
+
+
+def test_a_replay_pauses_seeks_speeds_up_and_stays_within_the_run(run_dir: Path) -> None:
+    source, clock = replay_of(run_dir)
+
+    def position() -> float:
+        snap = source.read(VIEW)
+        assert snap.replay is not None
+        return snap.replay.position_s
+
+    position()
+    source.toggle()
+    clock.t += 30
+    assert position() == pytest.approx(0)
+    source.seek(20)
+    assert position() == pytest.approx(20)
+    source.toggle()
+    source.change_speed(1)
+    clock.t += 5
+    assert position() == pytest.approx(30)
+    source.seek(-1000)
+    assert position() == 0
+    source.seek(1000)
+    length = source.read(VIEW).replay
+    assert length is not None
+    assert length.position_s == length.length_s
+    assert not length.playing
+    source.toggle()
+    assert position() == 0
+
+
+def test_a_replay_without_records_says_where_the_output_is(run_dir: Path) -> None:
+    run_json(run_dir)
+    with pytest.raises(StoreError, match=r"output\.log"):
+        ReplaySource(run_dir).read(VIEW)
