@@ -10,6 +10,7 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
+from gputop_train.store.codec import Codecs
 from gputop_train.store.errors import StoreError, StoreFull
 
 #: Marks the file as ours, "GPTT".
@@ -128,13 +129,16 @@ def open_writer(path: Path) -> sqlite3.Connection:
         _check_version(db, path)
         # Must come before the first table; lets a store give back room without a full rewrite.
         db.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        db.execute("PRAGMA secure_delete = OFF").fetchall()
+        # Before the log is turned on, so that the main file alone is a store already.
+        db.executescript(f"BEGIN IMMEDIATE;\n{_schema()}")
+        db.execute("INSERT OR IGNORE INTO meta VALUES ('layout', ?)", (Codecs().to_json(),))
+        db.execute("COMMIT")
         db.execute("PRAGMA journal_mode = WAL").fetchall()
         # A power cut may cost the last commits, never the store; no fsync on the commit path.
         db.execute("PRAGMA synchronous = NORMAL")
         db.execute("PRAGMA wal_autocheckpoint = 1000")
         db.execute(f"PRAGMA journal_size_limit = {LOG_KEPT_BYTES}").fetchall()
-        db.execute("PRAGMA secure_delete = OFF").fetchall()
-        db.executescript(f"BEGIN IMMEDIATE;\n{_schema()}\nCOMMIT;")
     except sqlite3.Error as error:
         db.close()
         raise explain(error, path) from error

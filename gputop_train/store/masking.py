@@ -15,6 +15,7 @@ PROJECT, PYTHON, RUN, HOME = "/project", "/python", "/run", "/home/user"
 
 _DEVICE = re.compile(r"\b(GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 _HOMES = re.compile(r"(?:/home|/Users)/[^/\s:'\",]+|(?<![\w/.])/root(?![\w.-])")
+_HOME_OF = re.compile(r"/(?:home|Users)/([^/\s:'\",]+)")
 _ADDRESS = re.compile(r"(?<![\w.])(?!127\.|0\.)\d{1,3}(?:\.\d{1,3}){3}(?![\w.])")
 #: Interpreters of the system say nothing about a person.
 _SYSTEM_PREFIXES = {"", "/", "/usr", "/usr/local", "/opt"}
@@ -26,7 +27,7 @@ class Mask:
     Args:
         run: The run's ``run.json``.
         run_dir: Where the run lies.
-        user: Login name of who ran it, if known.
+        user: Login name of who ran it, if known; names of homes in ``run`` are taken as well.
     """
 
     def __init__(self, run: Mapping[str, Any], run_dir: str, user: str | None = None) -> None:
@@ -41,11 +42,14 @@ class Mask:
                 self._rules.append((whole, stands[path]))
         self._rules.append((_HOMES, HOME))
         host = _text(run, "host")
-        for name in {host, host.partition(".")[0]} - {"", "localhost"}:
-            word = re.compile(rf"(?<![\w.-]){re.escape(name)}(?:\.[\w.-]*\w)?(?![\w-])")
+        for name in sorted({host, host.partition(".")[0]} - {"", "localhost"}, key=len)[::-1]:
+            # "train" may be a host, and "train.py" is none.
+            word = re.compile(rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)")
             self._rules.append((word if len(name) > 3 else _mailed(name), "host"))
-        if user and user not in ("root", "user"):
-            in_path = rf"(?<=/){re.escape(user)}(?=[/\s:'\",]|$)|\b{re.escape(user)}(?=@)"
+        logins = {user or "", *_HOME_OF.findall(str(run))} - {"", "root", "user"}
+        for login in sorted(logins):
+            name = re.escape(login)
+            in_path = rf"(?<=/){name}(?=[/\s:'\",]|$)|(?<![\w.-]){name}(?=@)"
             self._rules.append((re.compile(in_path), "user"))
         self._rules.append((_ADDRESS, "0.0.0.0"))
 

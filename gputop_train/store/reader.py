@@ -298,15 +298,7 @@ class RunReader:
         """First and last time anything was measured; ``None`` when nothing was."""
 
         def read() -> tuple[int, int] | None:
-            edges = [
-                edge
-                for query in (
-                    "SELECT min(t_ns), max(t_ns) FROM host",
-                    "SELECT min(t_ns), max(t_ns) FROM proc",
-                    "SELECT min(t0_ns), max(t1_ns) FROM interval",
-                )
-                for edge in self._session.rows(query)
-            ]
+            edges = []
             for query, group in self._edge_queries():
                 edges += self._session.rows(query, (group,))
             times = [msgspec.convert(edge, tuple[int, int]) for edge in edges if None not in edge]
@@ -318,20 +310,21 @@ class RunReader:
         return self._session.guard(read)
 
     def _edge_queries(self) -> Iterator[tuple[str, int]]:
+        # SQLite finds one end of a key without a scan, and not both in one go.
+        for table in ("host", "proc"):
+            ends = f"SELECT (SELECT min(t_ns) FROM {table}), (SELECT max(t_ns) FROM {table})"
+            yield f"{ends} WHERE ?1 = 0", 0
+        yield "SELECT min(t0_ns), max(t1_ns) FROM interval WHERE ?1 = 0", 0
         for rank in self._session.ranks("step_rollup"):
-            yield (
-                "SELECT (SELECT t0_ns FROM step_rollup WHERE rank = ?1 ORDER BY sec LIMIT 1), "
-                "(SELECT t1_ns FROM step_rollup WHERE rank = ?1 ORDER BY sec DESC LIMIT 1)",
-                rank,
-            )
+            one = "FROM step_rollup WHERE rank = ?1 ORDER BY sec"
+            yield f"SELECT (SELECT t0_ns {one} LIMIT 1), (SELECT t1_ns {one} DESC LIMIT 1)", rank
         for rank in self._session.ranks("memory"):
-            yield "SELECT min(t_ns), max(t_ns) FROM memory WHERE rank = ?", rank
+            one = "FROM memory WHERE rank = ?1"
+            yield f"SELECT (SELECT min(t_ns) {one}), (SELECT max(t_ns) {one})", rank
         for dev in self._devices():
-            yield (
-                f"SELECT min(sec) * {SECOND_NS}, (max(sec) + 1) * {SECOND_NS} - 1 "
-                "FROM util_rollup WHERE dev = ?",
-                dev,
-            )
+            one = "FROM util_rollup WHERE dev = ?1"
+            first, last = f"(SELECT min(sec) {one})", f"(SELECT max(sec) {one})"
+            yield f"SELECT {first} * {SECOND_NS}, ({last} + 1) * {SECOND_NS} - 1", dev
 
     def _window(self, t0_ns: int | None, t1_ns: int | None) -> tuple[int, int]:
         lo = _MIN_NS if t0_ns is None else t0_ns

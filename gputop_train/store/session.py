@@ -131,11 +131,11 @@ class Session:
             # the store with a writer.
             if "unable to open" not in str(error) and "readonly" not in str(error):
                 raise _explain(error, self.path) from error
-        except sqlite3.Error as error:
+        except _DAMAGE as error:
             raise _explain(error, self.path) from error
         try:
             return self._open_aside()
-        except sqlite3.Error as error:
+        except _DAMAGE as error:
             raise _explain(error, self.path) from error
         except OSError as error:
             raise StoreError(

@@ -209,11 +209,9 @@ class RunWriter:
         now_ns = self._now_ns()
         if not any(self._pending.values()) or not self._log_has_room(now_ns):
             return
-        if self._unreported_rows:
-            self.add_note(now_ns, "store-rows-dropped", {"rows": self._unreported_rows})
-            self._unreported_rows = 0
         self._transact(self._write_pending)
         self._pending.clear()
+        self._unreported_rows = 0
         self._last_commit_ns = now_ns
 
     def prune(self, now_ns: int) -> None:
@@ -276,6 +274,10 @@ class RunWriter:
             rows.refresh_step_rollup(self._db, self._codecs, rank, sec)
         for dev, sec in sorted({(row[0], second(row[1])) for row in utils}):
             rows.refresh_util_rollup(self._db, dev, sec)
+
+        if self._unreported_rows:
+            lost = _json({"rows": self._unreported_rows})
+            self._insert("note", [(self._now_ns(), "store-rows-dropped", lost)])
 
     def _insert(self, table: str, kept: list[tuple[Any, ...]]) -> None:
         """Inserts rows; one that SQLite cannot hold is dropped, or it would bar all others."""
@@ -366,11 +368,7 @@ class RunWriter:
 
     def _load_codecs(self) -> Codecs:
         row = self._db.execute("SELECT value FROM meta WHERE key = 'layout'").fetchone()
-        if row is not None:
-            return Codecs.from_json(row[0])
-        codecs = Codecs()
-        self._db.execute("INSERT INTO meta VALUES ('layout', ?)", (codecs.to_json(),))
-        return codecs
+        return Codecs.from_json(row[0])
 
     def _load_floors(self) -> dict[int, int]:
         floors = {}
