@@ -1,7 +1,7 @@
-"""The shared vocabulary: frozen records that flow from collectors to the store, diagnosis and screen.
+"""The shared vocabulary: frozen records from collectors to the store, diagnosis and screen.
 
-Conventions: times are ``CLOCK_MONOTONIC`` nanoseconds of the host that trained (``t_ns``); durations
-carry their unit in the name; ``None`` means "not measured", zero means zero.
+Conventions: times are ``CLOCK_MONOTONIC`` nanoseconds of the host that trained (``t_ns``);
+durations carry their unit in the name; ``None`` means "not measured", zero means zero.
 """
 
 from __future__ import annotations

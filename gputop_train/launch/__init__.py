@@ -1,0 +1,1 @@
+"""Starting a run, watching it from outside, and coming back to it."""
