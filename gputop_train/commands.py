@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +41,23 @@ def _find(run: str | None, run_root: str | None) -> Path:
         return Path(resolve(run, _root(run_root)).path)
     except AttachError as problem:
         raise click.ClickException(str(problem)) from None
+
+
+@contextlib.contextmanager
+def _opened(run: str, run_root: str | None) -> Iterator[Path]:
+    """Yield the directory of a run, or of a recording that was given as a file."""
+    if not run.endswith(".zip"):
+        yield _find(run, run_root)
+        return
+    from gputop_train.store.errors import RecordingError
+    from gputop_train.store.recording import import_recording
+
+    with tempfile.TemporaryDirectory(prefix="gputop-train-") as scratch:
+        try:
+            run_dir = import_recording(Path(run), Path(scratch) / Path(run).stem)
+        except RecordingError as problem:
+            raise click.ClickException(str(problem)) from None
+        yield run_dir
 
 
 @click.command()
@@ -115,20 +135,20 @@ def _print_table(found: list[RunInfo], *, ascii_only: bool) -> None:
 @click.option("--run-root", metavar="DIR", help=_ROOT_HELP)
 @click.option("--ascii", "ascii_only", is_flag=True, help=_ASCII_HELP)
 def replay(run: str, run_root: str | None, ascii_only: bool) -> int:
-    """Play a recorded run back with pause, seek and speed."""
-    return _replay(_find(run, run_root), ascii_only=ascii_only)
+    """Play a run, or a recording (a .zip file), back with pause, seek and speed."""
+    with _opened(run, run_root) as run_dir:
+        return _replay(run_dir, run, ascii_only=ascii_only)
 
 
-def _replay(run_dir: Path, *, ascii_only: bool) -> int:
+def _replay(run_dir: Path, called: str, *, ascii_only: bool) -> int:
     from gputop_train.tui.app import run_replay
     from gputop_train.tui.terminal import can_run
 
     reason = can_run()
     if reason is not None:
-        _say(f"A replay needs a screen, and {reason}. Read it with: gputop-train report {run_dir}")
+        _say(f"A replay needs a screen, and {reason}. Read it with: gputop-train report {called}")
         return 1
-    run_replay(run_dir, ascii=ascii_only)
-    return 0
+    return run_replay(run_dir, ascii=ascii_only).exit_code or 0
 
 
 @click.command()
@@ -136,12 +156,16 @@ def _replay(run_dir: Path, *, ascii_only: bool) -> int:
 @click.option("--json", "json_path", metavar="FILE", help="Write the report; - is stdout.")
 @click.option("--run-root", metavar="DIR", help=_ROOT_HELP)
 def report(run: str, json_path: str | None, run_root: str | None) -> int:
-    """Print the summary of a run, or write its report."""
+    """Print the summary of a run or a recording (a .zip file), or write its report."""
+    with _opened(run, run_root) as run_dir:
+        return _report(run_dir, json_path, kept=not run.endswith(".zip"))
+
+
+def _report(run_dir: Path, json_path: str | None, *, kept: bool) -> int:
     from gputop_train.launch import attach as joining
     from gputop_train.launch import ending
     from gputop_train.launch.streams import Voice
 
-    run_dir = _find(run, run_root)
     found = joining.report_of(run_dir)
     if found is None:
         raise click.ClickException(
@@ -151,7 +175,7 @@ def report(run: str, json_path: str | None, run_root: str | None) -> int:
     if json_path is not None:
         ending.deliver(found, json_path, Voice())
         return 0
-    for line in ending.summary_lines(run_dir, found, fd=1):
+    for line in ending.summary_lines(run_dir, found, fd=1, name_log=kept):
         click.echo(line)
     return 0
 
@@ -166,15 +190,16 @@ def demo(recorded: bool, which: str | None, arguments: tuple[str, ...], **given:
 
     if which is None:
         return _list_demos()
-    if which not in [demo.name for demo in demos_index.DEMOS]:
-        known = ", ".join(demo.name for demo in demos_index.DEMOS)
-        raise click.UsageError(f"There is no demo {which}. Choose one of: {known}.")
+    try:
+        script = demos_index.path(which)
+    except demos_index.DemoError as problem:
+        raise click.UsageError(str(problem)) from None
     if recorded or arguments == ("--replay",):
         return _replay_demo(which, ascii_only=given["ascii_only"])
     from gputop_train.launch.interpreter import CommandProblem, interpreter_with_torch
     from gputop_train.launch.options import Target
 
-    target = Target("script", (str(demos_index.path(which)), *arguments))
+    target = Target("script", (str(script), *arguments))
     try:
         python = interpreter_with_torch(given["python"], os.environ)
     except CommandProblem as problem:
@@ -200,7 +225,17 @@ def _replay_demo(name: str, *, ascii_only: bool) -> int:
         raise click.ClickException(
             f"There is no recording of {name} in this release. Run it: gputop-train demo {name}"
         )
-    return _replay(recording, ascii_only=ascii_only)
+    return _replay_file(str(recording), ascii_only=ascii_only)
+
+
+def _replay_file(recording: str, *, ascii_only: bool) -> int:
+    """Play a recording; without a screen, print what it came to."""
+    from gputop_train.tui.terminal import can_run
+
+    with _opened(recording, None) as run_dir:
+        if can_run() is not None:
+            return _report(run_dir, None, kept=False)
+        return _replay(run_dir, recording, ascii_only=ascii_only)
 
 
 # The demo is a launch like any other, so it takes the same options.

@@ -81,8 +81,9 @@ class World:
         given.setdefault("stdin", subprocess.DEVNULL)
         given.setdefault("stdout", subprocess.PIPE)
         given.setdefault("stderr", subprocess.PIPE)
+        root = given.pop("root", True)
         process = subprocess.Popen(
-            self.command(*arguments), cwd=self.place, env=self.environ, **given
+            self.command(*arguments, root=root), cwd=self.place, env=self.environ, **given
         )
         self._started.append(process)
         return process

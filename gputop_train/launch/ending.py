@@ -85,9 +85,22 @@ def print_summary(
 
 
 def summary_lines(
-    run_dir: Path, report: Mapping[str, Any], *, fd: int, ascii_only: bool = False
+    run_dir: Path,
+    report: Mapping[str, Any],
+    *,
+    fd: int,
+    ascii_only: bool = False,
+    name_log: bool = True,
 ) -> list[str]:
-    """Return the exit summary, as wide as the terminal behind ``fd``."""
+    """Return the exit summary, as wide as the terminal behind ``fd``.
+
+    Args:
+        run_dir: The run.
+        report: Its report.
+        fd: Where it will be shown.
+        ascii_only: Use no character beyond ASCII.
+        name_log: Say where the output is kept; a recording keeps it nowhere.
+    """
     try:
         width = os.get_terminal_size(fd).columns or 100
     except OSError:
@@ -97,7 +110,7 @@ def summary_lines(
     return text.summary(
         report,
         width,
-        log_path=str(paths.RunPaths(run_dir).output_log),
+        log_path=str(paths.RunPaths(run_dir).output_log) if name_log else None,
         ascii_only=ascii_only or not speaks_utf8(),
     )
 
