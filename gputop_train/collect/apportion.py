@@ -1,10 +1,14 @@
 """Splits the time between edges over labels by what the stack sampler saw there.
 
-No edge is open in a gap, so only the sampler knows what ran. It samples at random moments, hence
-of all samples that fell into gaps of one kind, the share of a label estimates that label's share of
-the time in such gaps, whatever the lengths of the gaps (Horvitz-Thompson with equal inclusion
-probabilities). The estimator here keeps the *total* booked on each label equal to that
-share of the total time, and carries what one gap was over- or under-booked on to the next.
+No edge is open in a gap, so only the sampler knows what ran there. Samples are pooled over all gaps
+of one kind by their relative position in the gap, because the gaps of a training loop resemble each
+other: what a label's share is at each position, weighted by how much of the gap that position is,
+estimates the label's share of the time (post-stratification). That is far more precise than
+counting samples, and does not mind that a sampler which waits for the interpreter lock is let in
+more often where the training thread has just gone to sleep.
+
+The *total* booked on each label follows that estimate; what one gap was over- or under-booked is
+carried on to the next.
 """
 
 from __future__ import annotations
@@ -27,6 +31,10 @@ EVAL_KIND: Final = 16
 LONG_PERIODS: Final = 2.0
 #: Debt of the short gaps is paid back over this much gap time, so that fast steps look alike.
 HORIZON_NS: Final = 500_000_000
+#: Resolution of positions in a gap.
+BINS: Final = 64
+#: Neighbouring bins are taken together until they hold this many samples.
+SAMPLES_PER_STRATUM: Final = 2
 #: What short gaps look like of late is the mean over about this many samples.
 RECENT_SAMPLES: Final = 32
 #: A prior is worth half a sample: it decides while nothing was seen and vanishes after.
@@ -65,19 +73,20 @@ class Pool:
 
     def __init__(self, prior: int) -> None:
         self._prior = prior
-        self._seen: dict[int, float] = {}
+        self._seen: list[dict[int, float]] = [{} for _ in range(BINS)]
+        self._seen_total = 0.0
         self._recent: dict[int, float] = {}
         self._count = 0
-        self._seen_total = 0.0
         self._booked: dict[int, float] = {}
         self._total = 0.0
         self._shares: list[tuple[int, float]] = [(prior, 1.0)]
         self._since = 0
         self._gaps = 0
 
-    def add(self, label: int, period_ns: float) -> None:
-        """One sample, standing for one sampling period."""
-        self._seen[label] = self._seen.get(label, 0.0) + period_ns
+    def add(self, label: int, position: float, period_ns: float) -> None:
+        """One sample at a relative position (0..1), standing for one sampling period."""
+        here = self._seen[min(int(position * BINS), BINS - 1)]
+        here[label] = here.get(label, 0.0) + period_ns
         self._seen_total += period_ns
         self._count += 1
         fade = 1.0 - 1.0 / min(self._count, RECENT_SAMPLES)
@@ -87,24 +96,32 @@ class Pool:
         self._gaps = REFRESH_GAPS
         if self._seen_total > MEMORY_SAMPLES * period_ns:
             self._settle()
-            self._seen = {key: value / 2 for key, value in self._seen.items()}
+            self._seen = [{key: value / 2 for key, value in bin_.items()} for bin_ in self._seen]
             self._booked = {key: value / 2 for key, value in self._booked.items()}
             self._seen_total /= 2
             self._total /= 2
 
-    def split(self, length_ns: int, tally: list[int], period_ns: float, *, long: bool) -> None:
+    def split(
+        self, length_ns: int, tally: list[int], period_ns: float, *, long: bool, sampled: bool
+    ) -> None:
         """Add a gap's length to ``tally``, label by label; the parts sum to it exactly."""
         self._gaps += 1
-        if long or self._gaps > REFRESH_GAPS:
-            ahead = length_ns if long else HORIZON_NS
-            self._refresh(ahead, 0.0 if long and self._seen_total else PRIOR_SAMPLES * period_ns)
-        self._since += length_ns
+        shares = self._shares
+        if not self._count or (long and not sampled):
+            # The sampler was not at work. What is booked on a guess is no debt to pay back.
+            found = self._estimate(period_ns)
+            shares = sorted(found.items(), key=lambda pair: -pair[1]) or [(self._prior, 1.0)]
+        else:
+            if long or self._gaps > REFRESH_GAPS:
+                self._refresh(length_ns if long else HORIZON_NS, period_ns, long=long)
+                shares = self._shares
+            self._since += length_ns
         left = length_ns
-        for label, share in self._shares[1:]:
+        for label, share in shares[1:]:
             part = int(length_ns * share)
             tally[label] += part
             left -= part
-        tally[self._shares[0][0]] += left
+        tally[shares[0][0]] += left
 
     def _settle(self) -> None:
         for label, share in self._shares:
@@ -112,32 +129,57 @@ class Pool:
         self._total += self._since
         self._since = 0
 
-    def _refresh(self, ahead_ns: float, prior_ns: float) -> None:
+    def _estimate(self, period_ns: float) -> dict[int, float]:
+        """Each label's share of the time in gaps of this kind; empty without samples."""
+        shares: dict[int, float] = {}
+        stratum: dict[int, float] = {}
+        weight = 0.0
+        width = 0
+        enough = SAMPLES_PER_STRATUM * period_ns
+        if self._seen_total < enough * 2:
+            enough = self._seen_total
+        remaining = self._seen_total
+        for index, bin_ in enumerate(self._seen):
+            width += 1
+            for label, value in bin_.items():
+                stratum[label] = stratum.get(label, 0.0) + value
+                weight += value
+            # The last stratum takes all that is left, so that none ends up too thin.
+            last = index == BINS - 1
+            if not last and (weight < enough * 0.999 or remaining - weight < enough * 0.999):
+                continue
+            if weight > 0.0:
+                for label, value in stratum.items():
+                    shares[label] = shares.get(label, 0.0) + value / weight * width / BINS
+            remaining -= weight
+            stratum, weight, width = {}, 0.0, 0
+        return shares
+
+    def _refresh(self, ahead_ns: float, period_ns: float, *, long: bool) -> None:
         """Shares that bring the booked totals to the estimate within ``ahead_ns`` more time."""
         self._settle()
         self._gaps = 0
-        if prior_ns:
-            seen, recent = dict(self._seen), dict(self._recent)
-            seen[self._prior] = seen.get(self._prior, 0.0) + prior_ns
-            doubt = 0.0 if self._count else 1.0
-            recent[self._prior] = recent.get(self._prior, 0.0) + doubt
-        else:
+        shares = self._estimate(period_ns)
+        if long and shares:
             # A long gap follows the estimate as it stands with the gap's own samples in it.
-            seen = self._seen
-            recent = {label: weight / self._seen_total for label, weight in seen.items()}
-        everything = self._seen_total + prior_ns
+            recent = shares
+        else:
+            doubt = PRIOR_SAMPLES / (self._count + PRIOR_SAMPLES)
+            shares = {label: share * (1.0 - doubt) for label, share in shares.items()}
+            shares[self._prior] = shares.get(self._prior, 0.0) + doubt
+            recent = self._recent or {self._prior: 1.0}
         due = {
-            label: weight / everything * self._total
+            label: share * self._total
             - self._booked.get(label, 0.0)
             + recent.get(label, 0.0) * ahead_ns
-            for label, weight in seen.items()
+            for label, share in shares.items()
         }
         owed = sum(value for value in due.values() if value > 0)
         if owed <= 0:
             return
-        shares = [(label, value / owed) for label, value in due.items() if value > 0]
-        shares.sort(key=lambda pair: -pair[1])
-        self._shares = shares
+        parts = [(label, value / owed) for label, value in due.items() if value > 0]
+        parts.sort(key=lambda pair: -pair[1])
+        self._shares = parts
 
 
 class Apportioner:
@@ -161,13 +203,15 @@ class Apportioner:
                 self._period_ns += 0.05 * (gap - self._period_ns)
         self._last_sample_ns = t_ns
 
-    def split(self, kind: int, length_ns: int, samples: Sequence[int], tally: list[int]) -> None:
+    def split(
+        self, kind: int, length_ns: int, samples: Sequence[tuple[int, int]], tally: list[int]
+    ) -> None:
         """Book one gap.
 
         Args:
             kind: ``gap_kind`` or ``EVAL_KIND``.
             length_ns: Time in the gap that no edge or span accounts for.
-            samples: Labels of the samples that fell into that time.
+            samples: ``(offset_ns, label)`` of the samples that fell into that time.
             tally: Nanoseconds by label index, added to in place.
         """
         period = self._period_ns
@@ -175,9 +219,9 @@ class Apportioner:
         pool = self._pools.get((kind, long))
         if pool is None:
             pool = self._pools[kind, long] = Pool(prior_label(kind))
-        for label in samples:
-            pool.add(label, period)
-        pool.split(length_ns, tally, period, long=long)
+        for offset, label in samples:
+            pool.add(label, offset / length_ns if length_ns else 0.0, period)
+        pool.split(length_ns, tally, period, long=long, sampled=bool(samples))
 
 
 def empty_tally() -> list[int]:

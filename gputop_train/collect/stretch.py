@@ -227,7 +227,7 @@ class Interpreter:
     def _book_evaluation(self, tiles: list[Tile], stretch: Stretch, reading: Reading) -> None:
         """Book what lies in evaluations, and its parts on the side."""
         parts = empty_tally()
-        gap_ns = 0
+        gaps: dict[int, int] = {}
         for begin, end, label in tiles:
             length = end - begin
             if label >= 0 and RANK[label] > RANK[L_EVAL]:
@@ -237,12 +237,14 @@ class Interpreter:
             if label >= 0:
                 parts[label] += length
             else:
-                gap_ns += length
+                gaps[label] = gaps.get(label, 0) + length
         sampled = _samples_by_gap(tiles, stretch.samples)
-        labels = [
-            L_FORWARD if label == L_EVAL else label for seen in sampled.values() for label in seen
-        ]
-        self._gaps.split(EVAL_KIND, gap_ns, labels, parts)
+        for gap, length in gaps.items():
+            labels = [
+                (offset, L_FORWARD if label == L_EVAL else label)
+                for offset, label in sampled.get(gap, ())
+            ]
+            self._gaps.split(EVAL_KIND, length, labels, parts)
         for label, length in enumerate(parts):
             reading.eval_tally[label if label in _EVAL_PARTS else L_OTHER] += length
 
@@ -341,19 +343,29 @@ def _kept_interval(rank: int, kept: Kept) -> Interval:
     )
 
 
-def _samples_by_gap(tiles: list[Tile], samples: Sequence[tuple[int, int]]) -> dict[int, list[int]]:
-    """Labels of the samples that fell into each gap, by the gap's (negative) tile label."""
-    found: dict[int, list[int]] = {}
-    if not tiles:
-        return found
-    begins = [begin for begin, _, _ in tiles]
+def _samples_by_gap(
+    tiles: list[Tile], samples: Sequence[tuple[int, int]]
+) -> dict[int, list[tuple[int, int]]]:
+    """``(offset in the gap, label)`` of the samples in each gap, by the gap's negative label."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    begins: list[int] = []
+    offsets: list[int] = []
+    lengths: dict[int, int] = {}
+    for begin, end, label in tiles:
+        begins.append(begin)
+        if label < 0:
+            offset = lengths.get(label, 0)
+            lengths[label] = offset + end - begin
+            offsets.append(offset)
+        else:
+            offsets.append(0)
     for t, label in samples:
         index = bisect_right(begins, t) - 1
         if index < 0:
             continue
-        _, end, gap = tiles[index]
+        begin, end, gap = tiles[index]
         if gap < 0 and t < end:
-            found.setdefault(gap, []).append(label)
+            found.setdefault(gap, []).append((offsets[index] + t - begin, label))
     return found
 
 

@@ -102,7 +102,9 @@ KIND = gap_kind(AT_DATA, AT_BACKWARD)
 
 @given(
     st.lists(
-        st.tuples(st.integers(0, 10**9), st.lists(labels, max_size=5)), min_size=1, max_size=40
+        st.tuples(st.integers(0, 10**9), st.lists(st.tuples(st.just(0), labels), max_size=5)),
+        min_size=1,
+        max_size=40,
     )
 )
 def test_the_parts_of_a_gap_sum_to_it_exactly(gaps):
@@ -126,7 +128,7 @@ def test_two_kinds_of_gap_do_not_mix():
     gaps = Apportioner()
     after = gap_kind(AT_BACKWARD, AT_DATA)
     for _ in range(100):
-        gaps.split(after, 10_000_000, (L_SYNC,), empty_tally())
+        gaps.split(after, 10_000_000, [(0, L_SYNC)], empty_tally())
     tally = empty_tally()
     gaps.split(KIND, 10_000_000, (), tally)
     assert tally[L_FORWARD] == 10_000_000
