@@ -16,6 +16,7 @@ from typing import Any
 
 from gputop_train import paths
 from gputop_train.launch import ending, identity, runfile, spawn
+from gputop_train.launch.control import ControlError, client_of
 from gputop_train.launch.processes import Process, process_table
 from gputop_train.launch.runs import RunInfo, list_runs, read_run, store_path, supervisor_pid
 from gputop_train.launch.streams import OutputPump, Voice, write_all
@@ -92,6 +93,23 @@ def ensure_supervised(run_dir: Path) -> bool:
             return False
         time.sleep(0.05)
     return True
+
+
+def stop_run(run_dir: Path) -> str | None:
+    """Have a run stopped by its supervisor, starting one if need be; returns at once.
+
+    Returns:
+        ``None`` when the stop ladder is under way, else why it is not, in one sentence.
+    """
+    info = read_run(run_dir)
+    if info is None or info.state not in ("live", "orphaned"):
+        return f"The run {run_dir.name} is not alive on this machine, so there is nothing to stop."
+    ensure_supervised(run_dir)
+    try:
+        client_of(run_dir).stop()
+    except ControlError as error:
+        return str(error)
+    return None
 
 
 def report_of(run_dir: Path) -> dict[str, Any] | None:

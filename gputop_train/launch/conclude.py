@@ -145,7 +145,8 @@ def remove_ring_dir(run: Mapping[str, Any]) -> None:
     if not isinstance(named, str) or not named:
         return
     directory = Path(named)
-    with contextlib.suppress(FileNotFoundError):
+    # OSError: gone already, or something else lies there and the directory stays.
+    with contextlib.suppress(OSError):
         for entry in directory.iterdir():
             if ".ring" in entry.name or entry.name == "control.sock":
                 entry.unlink(missing_ok=True)

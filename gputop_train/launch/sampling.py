@@ -19,7 +19,7 @@ from gputop_train.store.writer import RunWriter
 _ROLES_NS = 2_000_000_000
 #: Reading one small file per trainer; often enough that low-water marks between steps are caught.
 _MEMORY_NS = 500_000_000
-_GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES")
+_GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 
 
 class Sampling:

@@ -74,8 +74,13 @@ class Supervisor:
         self._grace_s = grace_s
         self._lock = take_lock(run_dir)
         self._began_ns = time.monotonic_ns()
-        alive = identity.is_alive(child)
-        self._pipe = open_pipeline(run_dir, run, child.pid if alive else None)
+        try:
+            self._pipe = open_pipeline(
+                run_dir, run, child.pid if identity.is_alive(child) else None
+            )
+        except BaseException:
+            os.close(self._lock)
+            raise
         self._guard = self._pipe.guard
         self._judge = verdicts.Judge(store_path(run_dir, run))
         self._absence = Absence(child.pid, time.monotonic_ns() + patience_ns)

@@ -12,7 +12,13 @@ import pytest
 from supervised import Run, Runs, wait_for
 
 from gputop_train.launch import identity
-from gputop_train.launch.attach import AttachError, ensure_supervised, report_of, resolve
+from gputop_train.launch.attach import (
+    AttachError,
+    ensure_supervised,
+    report_of,
+    resolve,
+    stop_run,
+)
 from gputop_train.launch.runs import supervisor_pid
 
 
@@ -162,3 +168,13 @@ def test_a_report_is_there_while_the_run_lives_and_after_its_supervisor_died(run
     final = report_of(run.dir)
     assert final is not None
     assert final["steps"]["count"] == 120
+
+
+def test_a_run_whose_supervisor_was_killed_can_still_be_stopped(runs):
+    run = runs.start("--steps", "100000", "--step-ms", "9")
+    wait_for(run.watched)
+    run.kill_supervisor()
+    assert stop_run(run.dir) is None
+    assert run.wait_report()["run"]["stopped_by"] == "user"
+    assert not identity.is_alive(run.child)
+    assert "nothing to stop" in str(stop_run(run.dir))

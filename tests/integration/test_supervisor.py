@@ -367,10 +367,10 @@ def small_disk(tmp_path):
 class SmallDisk:
     def __init__(self, place: Path, mounted: bool) -> None:
         self.place = place
-        self._mounted = mounted
+        self.mounted = mounted
 
     def fill(self, supervisor: int) -> None:
-        if not self._mounted:
+        if not self.mounted:
             size = sum(path.stat().st_size for path in self.place.iterdir())
             resource.prlimit(supervisor, resource.RLIMIT_FSIZE, (size // 2, resource.RLIM_INFINITY))
             return
@@ -379,7 +379,7 @@ class SmallDisk:
                 file.write(bytes(4096))
 
     def free(self, supervisor: int) -> None:
-        if self._mounted:
+        if self.mounted:
             (self.place / "filler").unlink()
         else:
             unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
@@ -412,7 +412,49 @@ def test_a_full_disk_costs_no_step_and_the_store_kept_elsewhere_comes_home(runs,
     assert len(steps) > 100
     assert [step.index for step in steps] == list(range(len(steps)))
     assert all(a.t1_ns == b.t0_ns for a, b in pairwise(steps))
-    assert list(small_disk.place.iterdir()) == []
+    assert not any(small_disk.place.glob("*"))
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_full_at_the_start_is_waited_for(runs, small_disk):
+    if not small_disk.mounted:
+        pytest.skip("no small file system may be mounted here")
+    run = runs.start("--steps", "60", held=True)
+    wait_for(run.watched)
+    run.kill_supervisor()
+    for path in run.dir.glob("run.sqlite*"):
+        path.unlink()
+    described = runfile.read_json(run.dir / "run.json") or {}
+    described["store"] = str(small_disk.place / "run.sqlite")
+    (run.dir / "run.json").write_text(json.dumps(described))
+    small_disk.fill(os.getpid())
+    with pytest.raises(StoreError):
+        Supervisor(run.dir)
+    small_disk.free(os.getpid())
+    supervisor = Supervisor(run.dir)  # the failed one must not have kept the lock
+    supervisor.leave()
+    supervisor.run()
+    run.start_supervisor()
+    run.let_go()
+    run.wait_supervisor()
+    assert run.wait_report()["steps"]["count"] == 60
+
+
+def test_the_end_of_a_run_prunes_the_oldest_ones(runs):
+    runs.root.mkdir()
+    for number in range(55):
+        old = runs.root / f"old{number:03}"
+        old.mkdir()
+        body = {"id": old.name, "host": os.uname().nodename, "started_wall_ns": number}
+        (old / "run.json").write_text(json.dumps(body))
+        (old / "exit.json").write_text('{"exit_code": 0, "signal": null}')
+    run = runs.start("--steps", "5")
+    run.wait_supervisor()
+    left = {path.name for path in runs.root.iterdir()}
+    assert len(left) == 50
+    assert run.dir.name in left
+    assert "old054" in left
+    assert "old000" not in left
 
 
 def kept(place: Path) -> int:

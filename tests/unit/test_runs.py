@@ -227,3 +227,13 @@ def test_an_interrupted_removal_is_finished_later(tmp_path):
     (trash / "run.json").write_text("{}")
     prune(tmp_path)
     assert not trash.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_another_users_run_is_neither_shown_nor_removed(tmp_path):
+    make_run(tmp_path, "mine", started_wall_ns=2 * DAY_NS)
+    theirs = make_run(tmp_path, "theirs", started_wall_ns=1 * DAY_NS)
+    os.chown(theirs, 65534, 65534)
+    assert [run.id for run in list_runs(tmp_path)] == ["mine"]
+    assert prune(tmp_path, keep_runs=1).removed == ()
+    assert theirs.exists()
