@@ -61,6 +61,7 @@ class Pool:
     __slots__ = (
         "_booked",
         "_count",
+        "_estimated",
         "_gaps",
         "_prior",
         "_recent",
@@ -75,6 +76,7 @@ class Pool:
         self._prior = prior
         self._seen: list[dict[int, float]] = [{} for _ in range(BINS)]
         self._seen_total = 0.0
+        self._estimated: dict[int, float] | None = None
         self._recent: dict[int, float] = {}
         self._count = 0
         self._booked: dict[int, float] = {}
@@ -88,6 +90,7 @@ class Pool:
         here = self._seen[min(int(position * BINS), BINS - 1)]
         here[label] = here.get(label, 0.0) + period_ns
         self._seen_total += period_ns
+        self._estimated = None
         self._count += 1
         fade = 1.0 - 1.0 / min(self._count, RECENT_SAMPLES)
         for other in self._recent:
@@ -107,10 +110,11 @@ class Pool:
         """Add a gap's length to ``tally``, label by label; the parts sum to it exactly."""
         self._gaps += 1
         shares = self._shares
-        if not self._count or (long and not sampled):
+        if not self._count:
             # The sampler was not at work. What is booked on a guess is no debt to pay back.
-            found = self._estimate(period_ns)
-            shares = sorted(found.items(), key=lambda pair: -pair[1]) or [(self._prior, 1.0)]
+            shares = [(self._prior, 1.0)]
+        elif long and not sampled:
+            shares = sorted(self._estimate(period_ns).items(), key=lambda pair: -pair[1])
         else:
             if long or self._gaps > REFRESH_GAPS:
                 self._refresh(length_ns if long else HORIZON_NS, period_ns, long=long)
@@ -131,6 +135,8 @@ class Pool:
 
     def _estimate(self, period_ns: float) -> dict[int, float]:
         """Each label's share of the time in gaps of this kind; empty without samples."""
+        if self._estimated is not None:
+            return self._estimated
         shares: dict[int, float] = {}
         stratum: dict[int, float] = {}
         weight = 0.0
@@ -153,6 +159,7 @@ class Pool:
                     shares[label] = shares.get(label, 0.0) + value / weight * width / BINS
             remaining -= weight
             stratum, weight, width = {}, 0.0, 0
+        self._estimated = shares
         return shares
 
     def _refresh(self, ahead_ns: float, period_ns: float, *, long: bool) -> None:

@@ -84,7 +84,7 @@ class Reading:
     t0_ns: int
     t1_ns: int
     tally: list[int]
-    eval_tally: list[int]
+    eval_tally: list[int] | None
     intervals: list[Interval]
     measured_ns: int
     micro: int
@@ -117,19 +117,29 @@ class Interpreter:
         for span in stretch.spans:
             if span.code == SPAN_NOGRAD:
                 longest = max(longest, span.t1_ns - span.t0_ns)
-        if len(self._nograd_recent) >= HABIT_STEPS:
-            old = self._nograd_recent.popleft()
-            del self._nograd_sorted[bisect_right(self._nograd_sorted, old) - 1]
-        self._nograd_recent.append(longest)
-        insort(self._nograd_sorted, longest)
+        recent, ordered = self._nograd_recent, self._nograd_sorted
+        if longest == 0 and not (ordered and ordered[-1]):
+            # The usual run: nothing to keep in order.
+            if len(recent) < HABIT_STEPS:
+                recent.append(0)
+                ordered.append(0)
+            return
+        if len(recent) >= HABIT_STEPS:
+            old = recent.popleft()
+            del ordered[bisect_right(ordered, old) - 1]
+        recent.append(longest)
+        insort(ordered, longest)
 
     def read(self, stretch: Stretch) -> Reading:
         """Interpret one stretch; its tally sums to its length exactly."""
         t0, t1 = stretch.t0_ns, stretch.t1_ns
         seen = scan(stretch.words, t0, t1)
-        stretch.samples.sort()
+        if stretch.samples:
+            stretch.samples.sort()
         tiles = seen.tiles
-        spans = [s for s in stretch.spans if s.t1_ns > t0 and s.t0_ns < t1]
+        spans = stretch.spans
+        if spans:
+            spans = [s for s in spans if s.t1_ns > t0 and s.t0_ns < t1]
         evals: list[tuple[int, int]] = []
         if spans or seen.evaluates or self._eval_open:
             evals = self._evaluations(stretch, spans)
@@ -144,12 +154,12 @@ class Interpreter:
             t0_ns=t0,
             t1_ns=t1,
             tally=empty_tally(),
-            eval_tally=empty_tally(),
+            eval_tally=None,
             intervals=self._intervals(seen, spans, evals, t0, t1),
             measured_ns=0,
             micro=seen.backwards,
             samples=seen.samples,
-            syncs=sum(1 for s in spans if s.code == SPAN_SYNC and s.t0_ns >= t0),
+            syncs=_count_syncs(spans, t0) if spans else 0,
             bad=seen.bad,
         )
         if evals:
@@ -191,6 +201,8 @@ class Interpreter:
         t0: int,
         t1: int,
     ) -> list[Interval]:
+        if not (evals or seen.kept or spans):
+            return []
         rank = self._rank
         found = [Interval(rank, "eval", begin, end) for begin, end in evals]
         found += [_kept_interval(rank, kept) for kept in seen.kept if _worth_keeping(kept)]
@@ -227,6 +239,7 @@ class Interpreter:
     def _book_evaluation(self, tiles: list[Tile], stretch: Stretch, reading: Reading) -> None:
         """Book what lies in evaluations, and its parts on the side."""
         parts = empty_tally()
+        reading.eval_tally = empty_tally()
         gaps: dict[int, int] = {}
         for begin, end, label in tiles:
             length = end - begin
@@ -251,6 +264,8 @@ class Interpreter:
     def _expose(self, stretch: Stretch, spans: list[Span], reading: Reading) -> None:
         """Attach the GPU's idle time and split blocking reads into ``sync`` and ``gpu_wait``."""
         tally = reading.tally
+        if stretch.gpu is None and not tally[L_SYNC]:
+            return
         if stretch.gpu is not None:
             host = [s.t1_ns - s.t0_ns for s in spans if s.code == SPAN_SYNC]
             found = exposure(stretch.gpu, host)
@@ -302,7 +317,7 @@ def joined(front: Reading, back: Reading) -> Reading:
         t0_ns=front.t0_ns,
         t1_ns=back.t1_ns,
         tally=[a + b for a, b in zip(front.tally, back.tally, strict=True)],
-        eval_tally=[a + b for a, b in zip(front.eval_tally, back.eval_tally, strict=True)],
+        eval_tally=_added(front.eval_tally, back.eval_tally),
         intervals=_spliced(front.intervals, back.intervals, front.t1_ns),
         measured_ns=front.measured_ns + back.measured_ns,
         micro=front.micro + back.micro,
@@ -311,6 +326,12 @@ def joined(front: Reading, back: Reading) -> Reading:
         bad=front.bad + back.bad,
         exposure=back.exposure,
     )
+
+
+def _added(one: list[int] | None, other: list[int] | None) -> list[int] | None:
+    if one is None or other is None:
+        return one or other
+    return [a + b for a, b in zip(one, other, strict=True)]
 
 
 def _spliced(front: list[Interval], back: list[Interval], seam_ns: int) -> list[Interval]:
@@ -326,6 +347,10 @@ def _spliced(front: list[Interval], back: list[Interval], seam_ns: int) -> list[
         else:
             merged.append(late)
     return merged
+
+
+def _count_syncs(spans: list[Span], t0_ns: int) -> int:
+    return sum(1 for span in spans if span.code == SPAN_SYNC and span.t0_ns >= t0_ns)
 
 
 def _worth_keeping(kept: Kept) -> bool:

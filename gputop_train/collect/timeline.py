@@ -488,7 +488,7 @@ class Timeline:
     def _keep(self, reading: Reading) -> None:
         self._bad += reading.bad
         self._intervals += reading.intervals
-        if any(reading.eval_tally):
+        if reading.eval_tally is not None:
             self._eval_tally = [
                 a + b for a, b in zip(self._eval_tally, reading.eval_tally, strict=True)
             ]
