@@ -149,9 +149,13 @@ def evaluation_advice(pattern: Periodic, places: tuple[Where, ...]) -> tuple[Adv
 # --- loading in the main process: how many workers, and what they bring ---------------------------
 
 #: A worker's batch costs more than the same batch in the main process: pickling, shared memory,
-#: shared caches, hyperthreads. Range of efficiency observed on 2 to 16 cores (docs/diagnoses.md).
-BEST_EFFICIENCY, WORST_EFFICIENCY = 1.0, 0.7
-#: The trainer runs slower beside busy workers: caches and memory bandwidth are shared.
+#: shared caches. CPU time per step rose by 2 to 35% with two workers on two cores (this project's
+#: own demo, measured); the lower end allows for more.
+BEST_EFFICIENCY, WORST_EFFICIENCY = 1.0, 0.65
+#: Beyond half of the cores a worker may sit on the second thread of a busy core; two such threads
+#: do about as much together as 1.0 to 1.3 cores (proposed; the store does not know the topology).
+SIBLING_EFFICIENCY, SIBLINGS_FROM_CORES = 0.5, 4
+#: The trainer runs slower beside busy workers: caches and memory bandwidth are shared (proposed).
 CONTENTION = 1.15
 #: More workers must shorten the step by this much to be advised (catalogue 2: "while >= 3%").
 WORTH = 0.03
@@ -170,6 +174,7 @@ class LoadModel:
         trainer_cores: Cores the trainer process keeps busy, measured; ``None`` = unknown.
         shared: True when the CPU is also what trains.
         threads: Intra-op threads of torch; ``None`` = unknown.
+        foreign_cores: Cores that processes of others keep busy on the same CPUs.
     """
 
     prepare_ms: float
@@ -179,16 +184,33 @@ class LoadModel:
     trainer_cores: float | None
     shared: bool
     threads: int | None = None
+    foreign_cores: float = 0.0
 
     def step_with(self, workers: int, *, optimistic: bool) -> float:
         """Milliseconds per step with ``workers``: the slowest of trainer, workers and cores."""
-        efficiency = BEST_EFFICIENCY if optimistic else WORST_EFFICIENCY
-        floor = self.floor_ms * (1.0 if optimistic else CONTENTION)
+        efficiency = BEST_EFFICIENCY if optimistic else self._worst_efficiency(workers)
+        slower = 1.0 if optimistic else CONTENTION
+        floor = self.floor_ms * slower
         prepare = self.prepare_ms * self._prepare_cores(optimistic) / efficiency
-        at_work = min(float(workers), self.cores)
-        loading = prepare / at_work
-        cores = (prepare + self._train_cpu(optimistic)) / self.cores
-        return max(floor, loading, cores)
+        cores = self.cores if optimistic else self._fair_cores(workers)
+        loading = prepare / min(float(workers), cores)
+        shared = (prepare + self._train_cpu(optimistic) * slower) / cores
+        return max(floor, loading, shared)
+
+    def _worst_efficiency(self, workers: int) -> float:
+        crowded = self.cores >= SIBLINGS_FROM_CORES and workers > self.cores / 2
+        return SIBLING_EFFICIENCY if crowded else WORST_EFFICIENCY
+
+    def _fair_cores(self, workers: int) -> float:
+        """Cores that a trainer and its workers get beside others, in units of what one gets now.
+
+        The scheduler shares by runnable processes, and the measured step already holds what the
+        trainer alone had to wait for.
+        """
+        ours = workers + 1.0
+        together = min(self.cores, self.cores * ours / (ours + self.foreign_cores))
+        alone = min(1.0, self.cores / (1.0 + self.foreign_cores))
+        return max(1.0, min(self.cores, together / alone))
 
     def _prepare_cores(self, optimistic: bool) -> float:
         # Preparation that used several threads in the main process gets one in a worker.
@@ -254,7 +276,22 @@ def load_model(window: Window, lost: float) -> LoadModel | None:
         trainer_cores=role_cores(window, "trainer"),
         shared=not window.on_gpu,
         threads=threads if isinstance(threads, int) else None,
+        foreign_cores=foreign_cores(window) or 0.0,
     )
+
+
+def foreign_cores(window: Window) -> float | None:
+    """Cores that processes outside this run keep busy; ``None`` where they may be other CPUs."""
+    busy = [h.cpu_busy for h in window.host if h.cpu_busy is not None]
+    last = window.host[-1] if window.host else None
+    if last is None or not busy or last.cpus_total is None or window.cores != last.cpus_total:
+        return None
+    ours: dict[int, list[float]] = {}
+    for p in window.procs:
+        if p.cpu is not None:
+            ours.setdefault(p.pid, []).append(p.cpu)
+    mine = sum(sum(used) / len(used) for used in ours.values())
+    return max(0.0, sum(busy) / len(busy) - mine)
 
 
 def role_cores(window: Window, role: str) -> float | None:

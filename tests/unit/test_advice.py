@@ -102,3 +102,10 @@ def test_the_gain_of_rarer_saves_lies_between_nothing_and_the_ceiling(cost, ever
     if gain.expected is not None:
         assert 1 - 1e-9 <= gain.expected[0] <= gain.expected[1] <= gain.ceiling * (1 + 1e-9)
         assert gain.ceiling == pytest.approx(1 + cost / (every * step), rel=1e-6)
+
+
+def test_a_busy_neighbour_lowers_what_is_promised_not_what_is_possible():
+    quiet = model(shared=True, cores=2, prepare_ms=80, step_ms=100, floor_ms=20)
+    beside = model(shared=True, cores=2, prepare_ms=80, step_ms=100, floor_ms=20, foreign_cores=2.0)
+    assert plan_workers(beside).low < plan_workers(quiet).low
+    assert plan_workers(beside).high == plan_workers(quiet).high

@@ -5,7 +5,7 @@ from synthetic_windows import MS, loader, make_steps, probe, site, window
 
 from gputop_train.diagnose.rules import input_bound
 from gputop_train.diagnose.rules.base import RuledOut
-from gputop_train.model import Abstention, Finding
+from gputop_train.model import Abstention, Finding, HostSample
 
 STARVED = {"data_wait": 6.4, "forward": 1.6, "backward": 2.0}
 
@@ -228,3 +228,15 @@ def test_busy_workers_behind_a_full_queue_are_not_what_is_waited_for():
     assert isinstance(found, Finding)
     assert found.refined is None
     assert found.confidence == "medium"
+
+
+def test_other_programs_that_use_the_cores_are_named():
+    def neighbours(cpu_busy, allowed):
+        host = HostSample(0, cpu_busy=cpu_busy, cpus_total=8, cpus_allowed=allowed)
+        found = judge(make_steps(100, STARVED), loaders=(loader(),), host=(host,), trainer=1.0)
+        return {e.what: e.value for e in found.evidence}.get("kept busy by other programs")
+
+    assert neighbours(cpu_busy=5.0, allowed=8) == pytest.approx(4.0)
+    assert neighbours(cpu_busy=1.1, allowed=8) is None
+    # With a narrower mask nobody knows whether they sit on our CPUs.
+    assert neighbours(cpu_busy=5.0, allowed=4) is None

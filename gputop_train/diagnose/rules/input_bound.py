@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from gputop_train.diagnose.accounting import account, largest_ns, lost_share, without_largest
 from gputop_train.diagnose.advice import (
     WorkerPlan,
+    foreign_cores,
     load_model,
     plan_workers,
     role_cores,
@@ -50,6 +51,8 @@ ID = "input-bound"
 QUEUE_EMPTY, MIN_POLLS = 0.5, 8
 BUSY_WORKER = 0.85
 IDLE_WORKER = 0.4
+#: Half a core of other programs is worth a line of evidence.
+BUSY_NEIGHBOUR = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +166,9 @@ def _evidence(window: Window, lost: float, basis: str, supply: Supply) -> tuple[
         number("cores the run may use", window.cores, "cores"),
         number("trainer process", role_cores(window, "trainer"), "cores"),
     ]
+    foreign = foreign_cores(window)
+    if foreign is not None and foreign >= BUSY_NEIGHBOUR:
+        rows.append(number("kept busy by other programs", foreign, "cores"))
     if supply.loader is not None:
         rows.append(Evidence("num_workers", supply.loader.num_workers, "processes"))
     if supply.empty_share is not None:
