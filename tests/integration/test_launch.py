@@ -302,3 +302,37 @@ def test_a_working_directory_that_is_gone_is_the_scripts_business(
         ["sh", "-c", leave_no_ground + words], env=here.environ, capture_output=True, check=False
     )
     assert (done.returncode, done.stdout) == (0, b"hi\n")
+
+
+@pytest.mark.slow
+def test_a_seeded_training_ends_bit_for_bit_as_without_us(here: World) -> None:
+    pytest.importorskip("torch")
+    here.script(
+        """
+        import torch
+        from torch.utils.data import DataLoader, TensorDataset
+        torch.manual_seed(7)
+        torch.set_num_threads(1)
+        data = TensorDataset(torch.randn(256, 8), torch.randn(256, 1))
+        model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Dropout(), torch.nn.ReLU(),
+                                    torch.nn.Linear(16, 1))
+        optimizer = torch.optim.AdamW(model.parameters())
+        for epoch in range(3):
+            for x, y in DataLoader(data, 16, shuffle=True, num_workers=2):
+                loss = torch.nn.functional.mse_loss(model(x), y)
+                optimizer.zero_grad(); loss.backward(); optimizer.step()
+            print(epoch, loss.item().hex(), torch.rand(1).item().hex(), flush=True)
+        """
+    )
+    bare = subprocess.run(
+        [sys.executable, "train.py"],
+        cwd=here.place,
+        env=here.environ,
+        capture_output=True,
+        check=True,
+    )
+    done = here.run("--json", "out.json", "train.py")
+    assert bare.stdout.count(b"0x") == 6
+    assert done.stdout == bare.stdout
+    # And it was watched: equal because of no probe would prove nothing.
+    assert json.loads((here.place / "out.json").read_bytes())["steps"]["count"] == 48

@@ -12,6 +12,8 @@ from gputop_train.demos_index import DEMOS
 from gputop_train.store.recording import export_recording
 from tests.launching import World, world
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def here(tmp_path: Path) -> Iterator[World]:

@@ -31,6 +31,8 @@ print("left", flush=True)
 sys.exit(5)
 """
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def here(tmp_path: Path) -> Iterator[World]:
@@ -411,3 +413,19 @@ def test_a_supervisor_told_to_leave_leaves_and_training_goes_on(here: World) -> 
     wait_for(lambda: not identity.is_running(supervisor), "the supervisor to leave")
     end(here)
     assert front.wait(60) == 5
+
+
+def test_a_supervisor_that_was_killed_is_replaced_while_we_are_there(here: World) -> None:
+    front = here.start("train.py")
+    here.wait_for_output(b"ready")
+    first = here.supervisor_pid()
+    os.kill(first, signal.SIGKILL)
+    wait_for(lambda: not identity.is_running(first), "the supervisor to be gone")
+    second = here.supervisor_pid()
+    assert second != first
+    end(here)
+    out, said = front.communicate(timeout=60)
+    assert (front.returncode, out) == (5, b"ready\nleft\n")
+    # The second one wrote the report; nobody had to step in for it.
+    assert b"is gone" not in said
+    assert (here.run_dir() / "report.json").exists()
