@@ -219,7 +219,7 @@ class Feeds:
             except (RingError, OSError) as error:
                 self._refuse(str(error))
         opened.sort(key=lambda item: item[1].header.armed_mono_ns)
-        return [self._admit(path, ring) for path, ring in opened]
+        return [feed for path, ring in opened if (feed := self._admit(path, ring)) is not None]
 
     def retire(self) -> list[tuple[Feed, list[Batch]]]:
         """Drain the feeds whose process is gone; the caller closes them."""
@@ -238,13 +238,18 @@ class Feeds:
         """Training process -> rank."""
         return {feed.pid: feed.rank for feed in self.active}
 
-    def _admit(self, path: Path, ring: Ring) -> Feed:
-        # A ring of a process that is gone is history and takes nobody's place; its steps come
-        # before those of the process that replaced it.
+    def _admit(self, path: Path, ring: Ring) -> Feed | None:
+        """Follow a ring; ``None`` while the process it replaces still has to be drained.
+
+        Its steps come after that process's, which must be counted first.
+        """
         living = {feed.rank for feed in self.active if feed.alive()}
         rank = choose_rank(ring.header.rank, living)
-        state = self._ranks.setdefault(rank, RankState())
-        feed = Feed(path, ring, rank, state)
+        if any(feed.rank == rank for feed in self.active):
+            ring.close()
+            self._seen.discard(path.name)
+            return None
+        feed = Feed(path, ring, rank, self._ranks.setdefault(rank, RankState()))
         self.active.append(feed)
         self.ever += 1
         return feed

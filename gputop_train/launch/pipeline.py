@@ -61,12 +61,13 @@ class Pipeline:
 
     def tick(self, now_ns: int) -> None:
         """Take what is new everywhere; never raises."""
+        # The dead first: a process that takes a rank over is followed once its forerunner is done.
+        for feed, batches in self.guard.run("rings", self.feeds.retire) or ():
+            self._end_of(feed, batches)
         self.guard.run("rings", self.feeds.discover)
         for feed in self.feeds.active:
             batch = self.guard.run(f"ring {feed.path.name}", partial(feed.pull, now_ns))
             self._store([batch] if batch is not None else ())
-        for feed, batches in self.guard.run("rings", self.feeds.retire) or ():
-            self._end_of(feed, batches)
         if now_ns >= self._snapshots_due_ns:
             self._snapshots_due_ns = now_ns + _SNAPSHOT_NS
             for feed in self.feeds.active:
@@ -79,11 +80,14 @@ class Pipeline:
 
     def finish(self, now_ns: int) -> None:
         """Read every ring to its end and flush what was open: the run is over."""
-        self.guard.run("rings", self.feeds.discover)
-        for feed in self.feeds.active:
-            self._take_snapshot(feed, now_ns)
-        for feed, batches in self.guard.run("rings", self.feeds.drain) or ():
-            self._end_of(feed, batches)
+        while self.guard.run("rings", self.feeds.discover) or self.feeds.active:
+            for feed in self.feeds.active:
+                self._take_snapshot(feed, now_ns)
+            drained = self.guard.run("rings", self.feeds.drain)
+            if drained is None:
+                break
+            for feed, batches in drained:
+                self._end_of(feed, batches)
         self.stop_sampling()
         self.commit(now_ns)
 

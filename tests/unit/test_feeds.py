@@ -1,0 +1,124 @@
+"""Training processes become ranks, one after the other and side by side."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gputop_train.launch.feeds import Feeds, RankState, choose_rank
+from gputop_train.probe import ring, words
+
+
+@pytest.mark.parametrize(
+    ("own", "living", "rank"),
+    [
+        (None, set(), 0),
+        (None, {0}, 1),
+        (None, {0, 1, 3}, 2),
+        (5, {0, 1}, 5),
+        (0, {0}, 1),
+        (2, {0, 2}, 1),
+    ],
+)
+def test_a_process_keeps_its_rank_unless_a_living_one_holds_it(own, living, rank):
+    assert choose_rank(own, living) == rank
+
+
+@pytest.fixture
+def sleepers():
+    """Two real processes that live until the test is over."""
+    started = [
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) for _ in range(2)
+    ]
+    yield started
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def write_ring(directory: Path, pid: int, rank: int, first_ns: int, steps: int) -> None:
+    directory.chmod(0o700)
+    ticks = ring.start_ticks(pid)
+    writer = ring.RingWriter(
+        str(directory / f"{pid}-{ticks}.ring"), pid=pid, start_ticks=ticks, rank=rank,
+        local_rank=rank, wall_ns=time.time_ns(), mono_ns=first_ns, words=4096,
+    )  # fmt: skip
+    log = []
+    for step in range(steps):
+        at = first_ns + step * 10_000_000
+        for offset, phase, end in ((0, words.BACKWARD, 0), (4, words.BACKWARD, 1)):
+            log.append(at + offset * 1_000_000 << words.CODE_BITS | phase << 1 | end)
+        log.append(at + 5_000_000 << words.CODE_BITS | words.OPTIMIZER << 1)
+        log.append((1 << 16) << words.CODE_BITS | words.ARG_SITE)
+        log.append(at + 9_000_000 << words.CODE_BITS | words.OPTIMIZER << 1 | 1)
+    writer.write(log)
+    writer.beat(first_ns + steps * 10_000_000, 0)
+    writer.close()
+
+
+def indices(feeds: Feeds) -> list[tuple[int, int]]:
+    return [
+        (feed.rank, step.index)
+        for feed, batches in feeds.drain()
+        for batch in batches
+        for step in batch.steps
+    ]
+
+
+def test_a_process_that_replaces_another_is_followed_once_that_one_was_read(tmp_path, sleepers):
+    first, second = sleepers
+    write_ring(tmp_path, first.pid, 0, first_ns=10**12, steps=5)
+    feeds = Feeds(tmp_path, {}, refuse=pytest.fail)
+    assert len(feeds.discover()) == 1
+    first.kill()
+    first.wait()
+    write_ring(tmp_path, second.pid, 0, first_ns=2 * 10**12, steps=5)
+    assert feeds.discover() == [], "its steps would come before those it continues"
+    ((_, batches),) = feeds.retire()
+    assert [step.index for batch in batches for step in batch.steps] == [0, 1, 2, 3, 4]
+    assert [feed.pid for feed in feeds.discover()] == [second.pid]
+    assert indices(feeds) == [(0, n) for n in range(5, 10)]
+    assert feeds.attempts()[0][0] == 2
+
+
+def test_steps_an_earlier_supervisor_stored_are_not_counted_again(tmp_path, sleepers):
+    process = sleepers[0]
+    write_ring(tmp_path, process.pid, -1, first_ns=10**12, steps=10)
+    # Steps end at 9 ms of every 10: the third has ended, and the count goes on from there.
+    known = {0: RankState(steps=3, until_ns=10**12 + 29_000_000)}
+    feeds = Feeds(tmp_path, known, refuse=pytest.fail)
+    feeds.discover()
+    assert indices(feeds) == [(0, n) for n in range(3, 10)]
+
+
+def test_words_an_earlier_supervisor_read_are_not_lost_when_the_ring_went_round(tmp_path, sleepers):
+    process = sleepers[0]
+    write_ring(tmp_path, process.pid, -1, first_ns=10**12, steps=2000)  # 10,000 words in 4,096
+    identity = (process.pid, ring.start_ticks(process.pid))
+    known = {0: RankState(steps=1600, until_ns=10**12, attempts=1, process=identity, position=8000)}
+    read_before = Feeds(tmp_path, known, refuse=pytest.fail)
+    (feed,) = read_before.discover()
+    feed.pull()
+    assert feed.ring.lost > 5000
+    assert feed.lost == 0
+    (unread,) = Feeds(tmp_path, {}, refuse=pytest.fail).discover()
+    unread.pull()
+    assert unread.lost == unread.ring.lost
+
+
+def test_a_damaged_ring_is_refused_once_and_removed_files_are_no_trouble(tmp_path, sleepers):
+    refused: list[str] = []
+    (tmp_path / "1-1.ring").write_bytes(os.urandom(5000))
+    write_ring(tmp_path, sleepers[0].pid, -1, first_ns=10**12, steps=5)
+    feeds = Feeds(tmp_path, {}, refuse=refused.append)
+    assert len(feeds.discover()) == 1
+    feeds.discover()
+    assert len(refused) == 1
+    for path in tmp_path.iterdir():
+        path.unlink()
+    assert len(indices(feeds)) == 5, "the open descriptor is enough"
