@@ -17,7 +17,7 @@ from typing import Any
 from gputop_train import paths
 from gputop_train.launch import ending, identity, runfile, spawn
 from gputop_train.launch.control import ControlError, client_of
-from gputop_train.launch.processes import Process, process_table
+from gputop_train.launch.processes import ProcStat, process_table
 from gputop_train.launch.runs import RunInfo, list_runs, read_run, store_path, supervisor_pid
 from gputop_train.launch.streams import OutputPump, Voice, write_all
 from gputop_train.launch.verdict_lines import VerdictLines
@@ -294,14 +294,14 @@ def _run_of_pid(pid: int, runs: Sequence[RunInfo]) -> RunInfo | None:
     """The living run a process belongs to, as its child or anywhere below it."""
     table = process_table()
     alive = {run.pid: run for run in runs if run.state in ("live", "orphaned")}
-    process: Process | None = table.get(pid)
+    process: ProcStat | None = table.get(pid)
     for _ in range(len(table)):
         if process is None:
             return None
         for ancestor in (process.pid, process.session):
             if ancestor in alive:
                 return alive[ancestor]
-        process = table.get(process.parent)
+        process = table.get(process.ppid)
     return None
 
 

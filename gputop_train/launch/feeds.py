@@ -15,7 +15,7 @@ from typing import Any
 
 from gputop_train.collect.ring_reader import Ring, RingError, rings
 from gputop_train.collect.timeline import Batch, Timeline
-from gputop_train.launch.processes import read_process
+from gputop_train.launch.processes import read_process, runs_code
 from gputop_train.model import Interval, Step
 
 #: More training processes than this on one host are not followed; a ring costs 1.3 MB and a poll.
@@ -88,7 +88,9 @@ class Feed:
     def alive(self) -> bool:
         """Whether the process that writes this ring still runs."""
         process = read_process(self.pid)
-        return process is not None and process.start_ticks == self.start_ticks and process.running
+        return (
+            process is not None and process.start_ticks == self.start_ticks and runs_code(process)
+        )
 
     @property
     def lost(self) -> int:

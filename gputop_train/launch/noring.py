@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gputop_train.launch.processes import process_table
+from gputop_train.launch.processes import process_table, runs_code
 from gputop_train.launch.sampling import environment_of
 
 #: The probe arms at the first backward or optimizer step; imports and loading a model take time.
@@ -93,7 +93,7 @@ class Absence:
 def find_interpreters(sid: int) -> Iterable[Interpreter]:
     """The Python processes of a session."""
     for process in process_table().values():
-        if process.session != sid or not process.running:
+        if process.session != sid or not runs_code(process):
             continue
         try:
             raw = Path(f"/proc/{process.pid}/cmdline").read_bytes()

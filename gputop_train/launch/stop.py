@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from gputop_train.launch import identity
 from gputop_train.launch.identity import ProcessId
-from gputop_train.launch.processes import Process, process_table, read_process
+from gputop_train.launch.processes import ProcStat, process_table, read_process, runs_code
 
 #: Seconds a script gets to save and leave after SIGINT, then after SIGTERM (design.md: SLURM's
 #: default KillWait is 30 s, docker stop gives 10 s after one signal).
@@ -121,25 +121,25 @@ class _Members:
         self.known = {
             pid: ticks
             for pid, ticks in self.known.items()
-            if pid in table and table[pid].start_ticks == ticks and table[pid].running
+            if pid in table and table[pid].start_ticks == ticks and runs_code(table[pid])
         }
         if leader_alive or self.known:
             for process in table.values():
-                if process.session == self.target.pid and process.running:
+                if process.session == self.target.pid and runs_code(process):
                     self.known[process.pid] = process.start_ticks
         if leader_alive:
             self.elsewhere.update(_descendants_elsewhere(self.target.pid, table))
         return bool(self.left(table))
 
-    def left(self, table: dict[int, Process] | None = None) -> list[int]:
-        """Process ids of the run that still live, the leader first."""
+    def left(self, table: dict[int, ProcStat] | None = None) -> list[int]:
+        """Ids of the run's processes that still live, the leader first."""
         watched = dict(self.known)
         if self.leader_killed:
             watched.update(self.elsewhere)
         alive = []
         for pid, ticks in watched.items():
             process = table.get(pid) if table is not None else read_process(pid)
-            if process is not None and process.start_ticks == ticks and process.running:
+            if process is not None and process.start_ticks == ticks and runs_code(process):
                 alive.append(pid)
         return sorted(alive, key=lambda pid: (pid != self.target.pid, pid))
 
@@ -188,16 +188,16 @@ def _forbidden(pid: int) -> bool:
     return False
 
 
-def _descendants_elsewhere(root: int, table: dict[int, Process]) -> dict[int, int]:
+def _descendants_elsewhere(root: int, table: dict[int, ProcStat]) -> dict[int, int]:
     """Descendants of ``root`` that left its session, with their start times."""
-    children: dict[int, list[Process]] = {}
+    children: dict[int, list[ProcStat]] = {}
     for process in table.values():
-        children.setdefault(process.parent, []).append(process)
+        children.setdefault(process.ppid, []).append(process)
     found: dict[int, int] = {}
     queue = [root]
     while queue:
         for process in children.get(queue.pop(), ()):
             queue.append(process.pid)
-            if process.session != root and process.running:
+            if process.session != root and runs_code(process):
                 found[process.pid] = process.start_ticks
     return found

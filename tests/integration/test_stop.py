@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gputop_train.launch import identity
-from gputop_train.launch.processes import process_table
+from gputop_train.launch.processes import process_table, runs_code
 from gputop_train.launch.stop import ladder
 
 QUICK = {"grace_s": (0.6, 0.6), "kill_wait_s": 5.0}
@@ -47,7 +47,7 @@ def launch():
 
 
 def session_members(sid: int) -> set[int]:
-    return {p.pid for p in process_table().values() if p.session == sid and p.running}
+    return {p.pid for p in process_table().values() if p.session == sid and runs_code(p)}
 
 
 def test_a_script_that_heeds_ctrl_c_gets_nothing_worse(launch, tmp_path):
@@ -134,7 +134,7 @@ print("ready", flush=True)
 time.sleep(60)
 """
     )
-    (worker,) = [p.pid for p in process_table().values() if p.parent == child.pid]
+    (worker,) = [p.pid for p in process_table().values() if p.ppid == child.pid]
     outcome = ladder(target, **QUICK)
     assert outcome.ended
     assert not identity.is_running(worker)
@@ -150,7 +150,7 @@ print("ready", flush=True)
 time.sleep(60)
 """
     )
-    (service,) = [p.pid for p in process_table().values() if p.parent == child.pid]
+    (service,) = [p.pid for p in process_table().values() if p.ppid == child.pid]
     try:
         assert ladder(target, **QUICK).ended
         assert identity.is_running(service)
