@@ -1,8 +1,8 @@
 """How large the store of a long run gets, and what writing and reading it costs.
 
-Simulates a day in compressed time: 100 steps/s on each of two ranks, two GPUs with driver samples at
-5 Hz and GPM at 20 Hz, 16 workers and 2 trainers polled once a second, memory samples, 60 call sites,
-loader polls, saves and evaluations, a diagnosis that changes every 20 s.
+Simulates a day in compressed time: 100 steps/s on each of two ranks, two GPUs with driver samples
+at 5 Hz and GPM at 20 Hz, 16 workers and 2 trainers polled once a second, memory samples, 60 call
+sites, loader polls, saves and evaluations, a diagnosis that changes every 20 s.
 
     python benchmarks/store_size.py --hours 24 --write benchmarks/results/store_size.md
 """
@@ -172,8 +172,8 @@ class Simulator:
             (
                 Loader(
                     rank, 1, "/home/user/project/train.py", 41,
-                    "DataLoader(train_set, batch_size=64, num_workers=8, pin_memory=True)", "Images",
-                    8, 64, True, False, 2, False, 1_284, ready=grow(16),
+                    "DataLoader(train_set, batch_size=64, num_workers=8, pin_memory=True)",
+                    "Images", 8, 64, True, False, 2, False, 1_284, ready=grow(16),
                     batches=self.step_index, wait_ns=waited, feeds_training=True,
                 )
                 for rank in range(self.load.ranks)
@@ -185,7 +185,8 @@ class Simulator:
             begin = self.now_ns - SECOND_NS // 2
             self.writer.add_intervals([Interval(0, "checkpoint", begin, self.now_ns, 7, GIB)])
         if self.second % 20 == 0:
-            self.writer.add_finding(self.now_ns, {"status": "verdict", "text": "x" * 3_000 + str(grow(99))})
+            text = "x" * 3_000 + str(grow(99))
+            self.writer.add_finding(self.now_ns, {"status": "verdict", "text": text})
 
     def _site(self, rank: int, number: int) -> Site:
         return Site(
@@ -245,8 +246,8 @@ def measure(hours: float, load: Load, directory: Path) -> list[str]:
     return [
         "# Size and cost of a run's store",
         "",
-        f"`python benchmarks/store_size.py --hours {hours:g}`: {hours:g} h of {load.ranks} ranks at "
-        f"{load.steps_per_s} steps/s each, {load.gpus} GPUs (driver samples 5 Hz, GPM 20 Hz), "
+        f"`python benchmarks/store_size.py --hours {hours:g}`: {hours:g} h of {load.ranks} ranks "
+        f"at {load.steps_per_s} steps/s each, {load.gpus} GPUs (driver samples 5 Hz, GPM 20 Hz), "
         f"{load.workers} workers, {load.sites} changing call sites a rank, "
         f"{load.intervals_per_minute} interruptions a minute, a diagnosis every 20 s. "
         f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}.",

@@ -18,13 +18,15 @@ APPLICATION_ID = int.from_bytes(b"GPTT", "big")
 SCHEMA_VERSION = 1
 #: What stays of the write-ahead log once it could be reused.
 LOG_KEPT_BYTES = 16 << 20
+#: Everything that hostile or damaged content can make SQLite, msgspec or Python say.
+DAMAGE = (sqlite3.Error, ValueError, TypeError, KeyError, OverflowError, MemoryError, RuntimeError)
 
 
 def prepare(path: Path) -> tuple[int, int]:
     """Creates the file if need be, private whatever the umask, and checks whose it is.
 
-    The descriptor is closed again before SQLite opens the path: closing it later would drop
-    SQLite's own locks on the file, as POSIX ties them to the process.
+    A file that exists is looked at through ``O_PATH``: closing an ordinary descriptor would drop
+    the locks SQLite may hold on it elsewhere in this process, as POSIX ties them to the process.
 
     Returns:
         The file's device and inode, for ``same_file``.
@@ -32,15 +34,9 @@ def prepare(path: Path) -> tuple[int, int]:
     Raises:
         StoreError: If there is a link, another person's file or something not a file.
     """
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:
-        fd = os.open(path, flags, 0o600)
+        fd = _create_or_look(path)
     except OSError as error:
-        if path.is_symlink():
-            raise StoreError(
-                f"{path} is a symbolic link, and a store is never written through one. "
-                "Remove the link or choose another --run-root."
-            ) from error
         raise StoreError(
             f"The store {path} cannot be opened for writing ({error.strerror}). "
             "Check the directory's owner and free space, or choose another --run-root."
@@ -54,10 +50,18 @@ def prepare(path: Path) -> tuple[int, int]:
                 "Choose another --run-root, or run as the user who started the training."
             )
         if status.st_mode & 0o777 != 0o600:
-            os.fchmod(fd, 0o600)
+            Path(f"/proc/self/fd/{fd}").chmod(0o600)
         return status.st_dev, status.st_ino
     finally:
         os.close(fd)
+
+
+def _create_or_look(path: Path) -> int:
+    flags = os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | flags, 0o600)
+    except FileExistsError:
+        return os.open(path, os.O_PATH | flags)
 
 
 def schema_tables() -> tuple[str, ...]:
@@ -139,7 +143,7 @@ def open_writer(path: Path) -> sqlite3.Connection:
         db.execute("PRAGMA synchronous = NORMAL")
         db.execute("PRAGMA wal_autocheckpoint = 1000")
         db.execute(f"PRAGMA journal_size_limit = {LOG_KEPT_BYTES}").fetchall()
-    except sqlite3.Error as error:
+    except DAMAGE as error:
         db.close()
         raise explain(error, path) from error
     except BaseException:
@@ -169,9 +173,15 @@ def _check_version(db: sqlite3.Connection, path: Path) -> None:
         )
 
 
-def explain(error: sqlite3.Error, path: Path) -> StoreError:
+def reason(error: BaseException) -> str:
+    """The error in a few printable words: a hostile store chooses some of them."""
+    text = str(error) or type(error).__name__
+    return "".join(sign if sign.isprintable() else "?" for sign in text[:120])
+
+
+def explain(error: BaseException, path: Path) -> StoreError:
     """What to tell a person about a failed write."""
-    text = str(error)
+    text = reason(error)
     if "full" in text or "disk I/O" in text:
         return StoreFull(
             f"The disk takes no more of the store {path} ({text}). "

@@ -71,7 +71,7 @@ def export_recording(
     Args:
         run_dir: The run's directory.
         target: The file to make; it must not exist.
-        store: The run's store, if it is not in the directory.
+        store: The run's store, if it is neither in the directory nor where ``run.json`` says.
         detail_ns: How much of the newest time is kept in full; rollups are kept of all.
         detail_steps: At most so many steps a rank are kept one by one.
         log_bytes: How much of the end of the output is kept; 0 leaves it out.
@@ -153,6 +153,12 @@ def import_recording(archive: Path, run_dir: Path) -> Path:
         if scratch is not None and scratch.exists():
             shutil.rmtree(scratch, ignore_errors=True)
     return run_dir
+
+
+def _store_of(run_dir: Path, run: dict[str, Any]) -> Path:
+    """In the run's directory at the end; on a local disk while it runs, if that is remote."""
+    home, named = run_dir / "run.sqlite", run.get("store")
+    return Path(named) if isinstance(named, str) and named and not home.exists() else home
 
 
 def _compact(source: Path, target: Path, mask: Mask, detail_ns: int, detail_steps: int) -> None:

@@ -28,9 +28,6 @@ MAX_COPY_BYTES = 2 << 30
 _BUSY_TRIES, _BUSY_PAUSE_S = 10, 0.05
 _OPS_BETWEEN_CHECKS = 20_000
 
-#: Everything that hostile or damaged content can make SQLite, msgspec or Python say.
-_DAMAGE = (sqlite3.Error, ValueError, TypeError, KeyError, OverflowError, MemoryError, RuntimeError)
-
 
 class Session:
     """One connection, its lock, its time limit and its translation of errors.
@@ -117,7 +114,7 @@ class Session:
         self._deadline = time.monotonic() + self._time_limit_s
         try:
             return work()
-        except _DAMAGE as error:
+        except files.DAMAGE as error:
             raise _explain(error, self.path) from error
 
     def _late(self) -> int:
@@ -131,11 +128,11 @@ class Session:
             # the store with a writer.
             if "unable to open" not in str(error) and "readonly" not in str(error):
                 raise _explain(error, self.path) from error
-        except _DAMAGE as error:
+        except files.DAMAGE as error:
             raise _explain(error, self.path) from error
         try:
             return self._open_aside()
-        except _DAMAGE as error:
+        except files.DAMAGE as error:
             raise _explain(error, self.path) from error
         except OSError as error:
             raise StoreError(
@@ -210,7 +207,7 @@ class _Busy(StoreError):
 
 
 def _explain(error: BaseException, path: Path) -> StoreError:
-    text = str(error)
+    text = files.reason(error)
     if "locked" in text or "busy" in text:
         return _Busy(f"The store {path} is busy. Try again in a moment.")
     if "interrupted" in text:
@@ -226,6 +223,6 @@ def _explain(error: BaseException, path: Path) -> StoreError:
             "Check its permissions, or copy the run to a directory of your own."
         )
     return StoreError(
-        f"The store {path} is damaged ({text or type(error).__name__}). "
+        f"The store {path} is damaged ({text}). "
         "The run's output.log and report.json beside it are still good to read."
     )

@@ -28,7 +28,6 @@ from gputop_train.model import (
 )
 from gputop_train.store import files, retention, rows
 from gputop_train.store.codec import Codecs
-from gputop_train.store.errors import StoreError
 from gputop_train.store.rollup import SECOND_NS, second
 
 #: Cadence of the counters kept for ``sites_between``; they are thinned to 10 s when old.
@@ -91,15 +90,9 @@ class RunWriter:
             }
             self._floor_sec = self._load_floors()
             self._util_floor_ns = retention.load_marks(self._db).get("util/10s", -(2**62))
-        except sqlite3.Error as error:
+        except files.DAMAGE as error:
             self._db.close()
             raise files.explain(error, self._path) from error
-        except (ValueError, KeyError, TypeError) as error:
-            self._db.close()
-            raise StoreError(
-                f"The store {self._path} is damaged ({error}). "
-                "Move the file aside; a new one is created in its place."
-            ) from error
 
     def add_steps(self, steps: Iterable[Step]) -> None:
         """Adds steps; one already there (same rank and end time) is left as it is."""
@@ -316,11 +309,11 @@ class RunWriter:
             self._db.execute("BEGIN IMMEDIATE")
             work()
             self._db.execute("COMMIT")
-        except sqlite3.Error as error:
+        except files.DAMAGE as error:
             self._roll_back()
             self._trim_backlog()
             raise files.explain(error, self._path) from error
-        except BaseException:
+        except BaseException:  # such as a KeyboardInterrupt
             self._roll_back()
             raise
 

@@ -350,3 +350,15 @@ def test_windows_and_tails_are_found_by_key_and_never_by_a_scan(path):
             scanned = {row[3].split()[1] for row in plan if row[3].startswith("SCAN")}
             assert not scanned & growing, (query, plan)
     assert len(selects) > 8
+
+
+def test_a_reader_keeps_its_locks_while_a_writer_opens_the_store_in_its_process(path):
+    with RunWriter(path) as writer:
+        writer.add_steps(steps(10, SECOND))
+        with RunReader(path) as reader, reader.snapshot():
+            reader.steps()
+            with pytest.raises(StoreError):
+                RunWriter(path.parent)
+            RunWriter(path).close()  # looks at the file, and closes what it looked through
+            locks = Path("/proc/locks").read_text()
+            assert f":{path.stat().st_ino} " in locks

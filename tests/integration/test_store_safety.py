@@ -263,6 +263,15 @@ def test_a_tampered_store_is_called_damaged(filled, sql):
         read_all(reader)
 
 
+def test_a_store_cannot_send_the_terminal_its_own_commands(filled):
+    with sqlite3.connect(filled) as db:
+        db.execute("PRAGMA writable_schema = ON")
+        db.execute("UPDATE sqlite_master SET sql = 'CREATE \x1b[2J' WHERE name = 'step'")
+    with pytest.raises(StoreError, match="is damaged") as caught:
+        RunReader(filled)
+    assert str(caught.value).isprintable()
+
+
 def test_a_store_made_to_hang_its_reader_is_given_up(filled):
     with RunReader(filled, time_limit_s=0.2) as reader:
         endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
@@ -276,7 +285,7 @@ def test_random_damage_gives_data_or_a_sentence(filled, tmp_path):
     whole = filled.read_bytes()
     rng = random.Random(20261129)
     outcomes = {"data": 0, "refused": 0}
-    for round_ in range(150):
+    for round_ in range(120):
         broken = bytearray(whole)
         if round_ % 3 == 0:
             del broken[rng.randrange(1, len(broken)) :]
@@ -292,6 +301,12 @@ def test_random_damage_gives_data_or_a_sentence(filled, tmp_path):
         except StoreError as error:
             assert str(error).count(". ") == 1, error
             outcomes["refused"] += 1
+        try:
+            with RunWriter(copy) as writer:
+                fill(writer)
+                writer.prune(10**13)
+        except StoreError as error:
+            assert str(error).isprintable()
     assert min(outcomes.values()) > 5, outcomes
 
 
