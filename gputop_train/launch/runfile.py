@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import stat
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -79,10 +80,13 @@ def commit_run_json(reserved: ReservedFile, run: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Return a JSON object from a file, ``None`` when there is none or it is not readable."""
+    """Return a JSON object from a regular file, ``None`` when there is none or it is damaged."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        # Without O_NONBLOCK, a FIFO somebody put there would hold us for ever.
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(fd, "rb") as stream:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                return None
             loaded = json.loads(stream.read(_READ_LIMIT_BYTES))
     except (OSError, ValueError, RecursionError):
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import stat
@@ -16,6 +15,7 @@ from rich import box
 from rich.table import Table
 
 from gputop_train.launch import identity
+from gputop_train.launch.runfile import read_json as read_json
 
 #: - ``live``: the script runs and a supervisor watches it.
 #: - ``orphaned``: the script runs, its supervisor is gone; ``attach`` starts another.
@@ -25,7 +25,6 @@ from gputop_train.launch import identity
 #:   can be seen from here.
 State = Literal["live", "orphaned", "finished", "lost", "elsewhere"]
 
-_JSON_LIMIT = 4 * 1024 * 1024
 #: A run we believe lost, but whose files changed this recently, may live in another process
 #: namespace (a container that shares the directory): it is not offered for removal.
 _RECENT_S = 3600.0
@@ -119,7 +118,7 @@ def read_run(path: Path) -> RunInfo | None:
 def run_state(path: Path, run: Mapping[str, Any], exit_: Mapping[str, Any] | None) -> State:
     """Where a run stands, judged from this machine."""
     if exit_ is not None:
-        return "finished"
+        return "finished" if exit_code(exit_) is not None else "lost"
     if run.get("host") != socket.gethostname():
         return "elsewhere"
     child = identity.recorded_child(run)
@@ -156,23 +155,6 @@ def exit_code(exit_: Mapping[str, Any] | None) -> int | None:
         return None
     number = _int(exit_.get("signal"))
     return 128 + number if number is not None else _int(exit_.get("exit_code"))
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """A JSON object from a small regular file, else ``None``: damaged, foreign and absent alike."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        with os.fdopen(fd, "rb") as file:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                return None
-            data = file.read(_JSON_LIMIT + 1)
-        body = json.loads(data) if len(data) <= _JSON_LIMIT else None
-    except (OSError, ValueError, RecursionError):
-        return None
-    return body if isinstance(body, dict) else None
 
 
 def allocated_bytes(path: Path) -> int:

@@ -85,6 +85,12 @@ def test_a_script_that_is_gone_without_an_exit_record_is_lost(tmp_path, sleeper)
     assert read_run(path).state == "lost"
 
 
+def test_a_script_whose_end_nobody_saw_is_lost_not_finished(tmp_path):
+    path = make_run(tmp_path, "aaa")
+    (path / "exit.json").write_text('{"exit_code": null, "signal": null, "reason": "no shim"}')
+    assert read_run(path).state == "lost"
+
+
 def test_a_run_of_another_machine_is_not_judged_from_here(tmp_path, sleeper):
     # Its pid may well exist here, as somebody else.
     path = make_run(tmp_path, "aaa", ended=False, host="node17", child=child_of(sleeper))
