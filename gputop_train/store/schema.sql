@@ -26,6 +26,7 @@ CREATE TABLE IF NOT EXISTS step_rollup (
 CREATE TABLE IF NOT EXISTS interval (
   rank INTEGER NOT NULL, label TEXT NOT NULL, t0_ns INTEGER NOT NULL, t1_ns INTEGER NOT NULL,
   site_id INTEGER, bytes INTEGER, PRIMARY KEY (rank, label, t0_ns)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS interval_t1 ON interval (t1_ns);  -- newest window: few rows end after its begin
 CREATE TABLE IF NOT EXISTS site (
   rank INTEGER NOT NULL, id INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (rank, id)) WITHOUT ROWID;
 -- Cumulative counters of sites that changed, so that a window can be cut out.
