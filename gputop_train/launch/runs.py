@@ -48,6 +48,7 @@ class RunInfo:
     ended_wall_ns: int | None = None
     exit_code: int | None = None
     pid: int | None = None
+    stopped_by: str | None = None
     status: str | None = None
     verdict: str | None = None
     summary: str | None = None
@@ -90,8 +91,8 @@ def read_run(path: Path) -> RunInfo | None:
         return None
     exit_ = read_json(path / "exit.json")
     state = run_state(path, run, exit_)
-    verdict = read_json(path / "report.json") or {}
-    found = verdict.get("verdict") if isinstance(verdict.get("verdict"), dict) else None
+    report = read_json(path / "report.json") or {}
+    found = _object(report.get("verdict"))
     child = run.get("child")
     name = _text(run.get("name"))
     return RunInfo(
@@ -105,9 +106,10 @@ def read_run(path: Path) -> RunInfo | None:
         ended_wall_ns=_int((exit_ or {}).get("ended_wall_ns")),
         exit_code=exit_code(exit_),
         pid=_int(child.get("pid")) if isinstance(child, dict) else None,
-        status=_text(verdict.get("status")),
-        verdict=(_text(found.get("refined")) or _text(found.get("id"))) if found else None,
-        summary=_text(found.get("summary")) if found else None,
+        stopped_by=_text(_object(report.get("run")).get("stopped_by")),
+        status=_text(report.get("status")),
+        verdict=_text(found.get("refined")) or _text(found.get("id")),
+        summary=_text(found.get("summary")),
         size_bytes=allocated_bytes(path),
         protected=bool(name)
         or state in ("live", "orphaned", "elsewhere")
@@ -180,6 +182,7 @@ def runs_json(runs: Iterable[RunInfo]) -> list[dict[str, Any]]:
             "ended_wall_ns": run.ended_wall_ns,
             "exit_code": run.exit_code,
             "pid": run.pid,
+            "stopped_by": run.stopped_by,
             "status": run.status,
             "verdict": run.verdict,
             "size_bytes": run.size_bytes,
@@ -208,13 +211,17 @@ def runs_table(
             _took(run, now_ns),
             _state_words(run),
             run.verdict or run.status or "-",
-            _printable(" ".join(run.command)),
+            _printable(
+                " ".join((Path(run.command[0]).name, *run.command[1:])) if run.command else ""
+            ),
         )
     return table
 
 
 def _state_words(run: RunInfo) -> str:
     if run.state == "finished":
+        if run.stopped_by is not None:  # the code is that of our own signal
+            return "stopped"
         return "finished" if run.exit_code == 0 else f"exit {run.exit_code}"
     if run.state == "elsewhere":
         return f"on {run.host or 'another host'}"
@@ -268,6 +275,10 @@ def _text(value: object) -> str | None:
 
 def _int(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _object(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _list(value: object) -> list[Any]:

@@ -159,6 +159,17 @@ def test_the_table_says_what_a_person_looks_for(tmp_path):
         assert word in text
 
 
+def test_a_run_we_stopped_is_not_shown_as_a_failure(tmp_path):
+    path = make_run(tmp_path, "3f2a", command=["/opt/env/bin/python3", "train.py"])
+    (path / "exit.json").write_text('{"exit_code": 130, "signal": null}')
+    assert "exit 130" in table_text(list_runs(tmp_path))
+    (path / "report.json").write_text('{"run": {"stopped_by": "steps"}}')
+    text = table_text(list_runs(tmp_path))
+    assert "stopped" in text
+    assert "exit" not in text
+    assert " python3 train.py" in text
+
+
 def test_control_characters_in_a_command_cannot_reach_the_terminal(tmp_path):
     make_run(tmp_path, "evil", command=["python", "\x1b]0;owned\x07.py"])
     assert "\x1b" not in table_text(list_runs(tmp_path))
