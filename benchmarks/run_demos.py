@@ -48,7 +48,7 @@ def row(name: str, result: dict[str, Any]) -> str:
     report = result["report"]
     verdict = report.get("verdict") or {}
     also = [finding["id"] for finding in report.get("also", [])]
-    where = [f"{Path(w['file']).name}:{w['line']}" for w in verdict.get("where", [])]
+    where = [f"{Path(w['file']).name}:{w['line']}" for w in verdict.get("where") or []]
     shares = {k: round(v, 2) for k, v in report.get("time", {}).get("shares", {}).items() if v}
     return (
         f"{name:14} rc={result['rc']} {result['wall_s']:.0f}s {report.get('status')} "

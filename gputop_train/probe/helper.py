@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from . import ring, sampler, sites, snapshot
+from .budget import gate
 from .hooks import loader
 from .state import LOG_CAPACITY, S, append, log, note_error, now
 from .words import MEM_ALLOCATED, MEM_AT, MEM_RESERVED
@@ -137,11 +138,13 @@ class Helper(threading.Thread):
         events_ns = S.gpu.total_cost_ns if S.gpu is not None else 0
         total = None
         if word_ns is not None:
-            total = int(self._events * word_ns + events_ns + self._cpu_ns)
+            total = int(self._events * word_ns + events_ns + gate.cost_ns + self._cpu_ns)
         return {
             "events": self._events,
             "event_ns": word_ns,
             "gpu_events_ns": events_ns,
+            "spans_ns": gate.cost_ns,
+            "spans_every": gate.every,
             "helper_cpu_ns": self._cpu_ns,
             "total_ns": total,
             "steps": S.steps,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import words as W
+from .budget import gate
 from .state import S, append, ident, now
 
 _BEGIN, _END = W.OPTIMIZER * 2, W.OPTIMIZER * 2 + 1
@@ -58,6 +59,7 @@ def place(torch: Any) -> None:
         state.steps += 1
         if gpu is not None:
             gpu.step_end()
+            gate.step_end(gpu.on)
         if state.helper is not None:
             state.helper.at_step_end()
 

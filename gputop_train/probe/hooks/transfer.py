@@ -10,6 +10,7 @@ from typing import Any
 
 from .. import sites
 from .. import words as W
+from ..budget import gate
 from ..state import S, append, ident, now
 from . import dress, leave_no_frame
 
@@ -64,6 +65,7 @@ def _finish_span(code: int, start: int, kind: str, call: str, amount: int, pinne
     append(start << 6 | code)
     append((end - start) << 6 | W.ARG_DUR)
     append((amount << 16 | site) << 6 | W.ARG_SITE)
+    gate.timed(end)
     return site
 
 
@@ -72,6 +74,9 @@ def _make_read(name: str, original: Any) -> Any:
 
     def read(self: Any, *args: Any, **kwargs: Any) -> Any:
         watched = self.is_cuda and ident() == state.thread_id
+        if watched and not gate.open:
+            gate.skipped += 1
+            watched = False
         gpu = state.gpu if watched else None
         if gpu is not None and gpu.on:
             gpu.mark(_SYNC_BEGIN)
@@ -95,7 +100,7 @@ def _make_move(name: str, original: Any) -> Any:
     state = S
 
     def move(self: Any, *args: Any, **kwargs: Any) -> Any:
-        watched = ident() == state.thread_id
+        watched = gate.open and ident() == state.thread_id
         gpu = state.gpu
         on = watched and gpu is not None and gpu.on and not self.is_cuda
         if on:
