@@ -116,6 +116,21 @@ def test_a_poll_does_bounded_work(writer):
         assert list(ring.poll(limit=4000)) == list(range(2000, 5000))
 
 
+def test_words_overwritten_while_they_were_copied_are_dropped_and_counted(writer):
+    class Overtaken(Ring):
+        def _copy(self, first, count):
+            for start in range(20_000, 34_000, 1000):
+                writer.write(list(range(start, start + 1000)))
+            return super()._copy(first, count)
+
+    for start in range(0, 20_000, 1000):
+        writer.write(list(range(start, start + 1000)))
+    with Overtaken.open(writer.path) as ring:
+        words = list(ring.poll())
+        assert words == list(range(20_000 - len(words), 20_000))
+        assert ring.lost == 20_000 - len(words)
+
+
 def _write_forever(path, ready, stop):
     writer = make(path, words=1 << 14)
     ready.set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import tracemalloc
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from timeline_dsl import FORWARD, HOST, MS, START_NS, Thread, read, read_with
@@ -141,6 +142,26 @@ def test_memory_stays_bounded_when_nothing_ever_ends_a_step():
         tracemalloc.stop()
         check(timeline.finish())
         assert held < 16 << 20
+
+
+@pytest.mark.parametrize("scale", [0.001, 1.0], ids=["part still kept back", "part already read"])
+def test_losing_words_in_a_very_long_step_drops_all_of_it(scale):
+    timeline = Timeline(0)
+    thread = Thread()
+    for _ in range(5):
+        thread.step()
+    for _ in range(20_000):
+        thread.eval_data(0.3 * scale).run(0.2 * scale)
+    steps = []
+    for at in range(0, len(thread.words), 34_000):
+        steps += timeline.feed(thread.words[at : at + 34_000]).steps
+    timeline.lost()
+    after = Thread()
+    after.at = thread.at + 10_000 * MS
+    after.optimizer(1).step().step()
+    steps += timeline.feed(after.words).steps
+    steps += timeline.finish().steps
+    assert [step.wall_ns for step in steps] == [10 * MS] * 7
 
 
 def test_work_stays_linear_in_the_words_when_spans_overlap_everywhere():
