@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gputop_train.diagnose.accounting import account
-from gputop_train.diagnose.rules.base import ms, name, occurrences, percent
+from gputop_train.diagnose.rules.base import call_text, ms, name, occurrences, percent
 from gputop_train.diagnose.window import Window
 from gputop_train.model import Advice, Gain, Interval, Loader, Where
 
@@ -302,5 +302,5 @@ def role_cores(window: Window, role: str) -> float | None:
 
 def shorter_loader(loader: Loader) -> str:
     """The construction as written, cut to fit a line of advice."""
-    text = loader.call or "DataLoader(...)"
+    text = call_text(loader.call) or "DataLoader(...)"
     return text if len(text) <= 60 else text[:57] + "..."

@@ -8,7 +8,8 @@ at most two more are named. ``healthy`` is a claim of its own and needs its own 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from gputop_train.diagnose.accounting import account
 from gputop_train.diagnose.rules import all_rules
@@ -32,6 +33,8 @@ HEALTHY_RULES = ("input-bound", "checkpoint-stall", "eval-stall", "host-sync-sta
 UNJUDGED = ("h2d", "comm", "logging", "gc", "compile", "restart")
 #: On a CPU-only run "other" holds real work too (a loss function); beyond this it needs a name.
 MAX_OTHER = 0.25
+#: torch._dynamo's default limit of recompilations of one function.
+RECOMPILE_LIMIT = 8
 
 
 def diagnose(window: Window) -> Diagnosis:
@@ -89,7 +92,10 @@ def _judge(window: Window, probe: Abstention | None) -> Diagnosis:
         also=also,
         abstained=abstained,
         ruled_out=ruled_out,
-        note=f"No cause of lost time above {percent(INFO)} in {window.totals.steps} steps.",
+        note=(
+            f"No cause of lost time above {percent(WARN if also else INFO)} in "
+            f"{window.totals.steps} steps."
+        ),
     )
 
 
@@ -148,8 +154,26 @@ def healthy_gaps(window: Window, findings: Sequence[Finding]) -> tuple[Abstentio
             gaps.append(
                 Abstention(label, f"{label} takes {percent(lost)} of the time and has no rule yet")
             )
+    gaps += _modes(window)
     gaps += _unexplained(window, findings)
     return tuple(gaps)
+
+
+def _modes(window: Window) -> list[Abstention]:
+    """Modes of torch known to cost time, which this release has no rule for."""
+    gaps = []
+    if _sub(window.probe, "flags").get("anomaly"):
+        gaps.append(Abstention("anomaly-mode", "autograd's anomaly detection is on and slows it"))
+    compiled = _sub(window.probe, "dynamo").get("recompiles")
+    if isinstance(compiled, int) and compiled >= RECOMPILE_LIMIT:
+        reason = f"torch.compile compiled anew {compiled} times and falls back to eager from there"
+        gaps.append(Abstention("recompilation", reason))
+    return gaps
+
+
+def _sub(state: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = state.get(key)
+    return value if isinstance(value, Mapping) else {}
 
 
 def _unexplained(window: Window, findings: Sequence[Finding]) -> list[Abstention]:

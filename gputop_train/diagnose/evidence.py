@@ -8,7 +8,7 @@ from typing import Any
 
 from gputop_train.diagnose.stats import median, quantile
 from gputop_train.diagnose.window import Depth, Totals, Window
-from gputop_train.model import Interval, Step, UtilSample
+from gputop_train.model import Interval, Site, Step, UtilSample
 from gputop_train.store.reader import RunReader
 from gputop_train.store.rollup import StepRollup
 
@@ -83,7 +83,7 @@ def build(
         median_ms=median(walls),
         p95_ms=quantile(walls, 0.95),
         intervals=tuple(_inside(intervals, begin, end)),
-        sites=tuple(s for s in reader.sites_between(begin, end) if s.rank == rank),
+        sites=_sites(reader, rank, begin, end),
         loaders=tuple(reader.loaders()),
         depths=_depths(reader, rank, begin, end),
         util=tuple(util),
@@ -223,6 +223,14 @@ def _steady_start(rollups: Sequence[StepRollup], cut: _Cut) -> int | None:
 
 def _inside(intervals: Sequence[Interval], begin: int, end: int) -> list[Interval]:
     return [i for i in intervals if i.t0_ns >= begin and i.t1_ns <= end]
+
+
+def _sites(reader: RunReader, rank: int, begin: int, end: int) -> tuple[Site, ...]:
+    """Places with the counters of the window; those of ``Module.eval()`` carry no counters."""
+    seen = [s for s in reader.sites_between(begin, end) if s.rank == rank]
+    ids = {s.id for s in seen}
+    modes = [s for s in reader.sites(rank) if s.kind == "eval" and s.id not in ids]
+    return (*seen, *modes)
 
 
 def _depths(reader: RunReader, rank: int, begin: int, end: int) -> tuple[Depth, ...]:

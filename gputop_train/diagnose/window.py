@@ -97,11 +97,6 @@ class Window:
         return bool(_sub(self.probe, "cuda").get("initialized"))
 
     @property
-    def device_word(self) -> str:
-        """What computes: "GPU", or "CPU" where there is none in use."""
-        return "GPU" if self.on_gpu else "CPU"
-
-    @property
     def cuda_available(self) -> bool:
         """Whether torch could have used a GPU."""
         return bool(_sub(self.probe, "cuda").get("available"))

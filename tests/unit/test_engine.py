@@ -91,7 +91,7 @@ def test_two_causes_are_both_named_the_larger_first():
                 *intervals_of(steps, "checkpoint", site_id=88),
                 *intervals_of(steps, "eval", site_id=61),
             ),
-            sites=(site("save", 88), site("eval", 61)),
+            sites=(site("save", 88), site("eval", 61, count=0, total_ns=0)),
         )
     )
     assert found.verdict.id == "eval-stall"
@@ -204,6 +204,19 @@ def test_a_large_cost_without_a_rule_is_named_and_not_called_healthy(label):
     assert any(a.id == label and "20%" in a.missing for a in found.abstained)
 
 
+@pytest.mark.parametrize(
+    ("state", "gap"),
+    [
+        ({"flags": {"anomaly": True}}, "anomaly-mode"),
+        ({"dynamo": {"recompiles": 8}}, "recompilation"),
+    ],
+)
+def test_a_mode_known_to_cost_time_is_not_called_healthy(state, gap):
+    found = diagnose(window(make_steps(100, HEALTHY), probe=probe(False, **state)))
+    assert found.status == "abstained"
+    assert [a.id for a in found.abstained if a.id == gap] == [gap]
+
+
 def test_user_code_outside_the_model_is_named_by_function_on_a_cpu():
     found = diagnose(
         window(
@@ -262,6 +275,7 @@ def test_any_window_at_all_gets_one_consistent_answer(
             util=util if on_gpu else None,
             probe=probe(on_gpu, without=sorted(absent)),
             loaders=(loader(),) if with_loader else (),
+            sites=(site("eval", 61, count=0),) if with_loader else (),
             intervals=tuple(
                 i for label in ("checkpoint", "eval") for i in intervals_of(steps, label)
             ),

@@ -151,6 +151,19 @@ def test_interruptions_of_the_warm_up_are_not_in_the_window(tmp_path):
     assert len(window.intervals) == 2
 
 
+def test_a_switch_to_eval_mode_is_known_though_it_carries_no_counters(tmp_path):
+    steps = make_steps(90, {"forward": 10})
+    path = tmp_path / "run.sqlite"
+    writer = RunWriter(path)
+    writer.add_steps(steps)
+    writer.put_sites([site("eval", 61, count=0, total_ns=0)], steps[-1].t1_ns)
+    writer.put_probe_state(0, probe(False), steps[-1].t1_ns)
+    writer.commit()
+    writer.close()
+    with RunReader(path) as reader:
+        assert [s.line for s in evidence.build(reader, final=True).sites] == [61]
+
+
 def test_the_device_is_matched_by_its_uuid_with_or_without_the_prefix(tmp_path):
     steps = make_steps(200, STARVED)
     path = tmp_path / "run.sqlite"

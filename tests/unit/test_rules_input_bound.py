@@ -192,6 +192,15 @@ def test_two_loaders_that_share_the_wait_are_both_named():
     assert [w.line for w in found.where] == [41, 52]
 
 
+def test_a_call_over_several_lines_is_shown_as_one():
+    found = judge(make_steps(100, STARVED), loaders=(loader(call="train_loader = DataLoader("),))
+    assert [w.what for w in found.where] == ["DataLoader(...)"]
+
+
+def test_a_wait_in_a_cpu_run_is_not_blamed_on_a_gpu():
+    assert judge(make_steps(100, STARVED), loaders=(loader(),)).summary.startswith("Training waits")
+
+
 def test_an_evaluation_loader_does_not_stand_in_for_the_training_one():
     found = judge(
         make_steps(100, STARVED),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -57,9 +58,10 @@ def severity(
 
 
 def percent(value: float) -> str:
-    """A share as a person reads it: ``64%``, ``3.4%``, ``0.4%``."""
+    """A share as a person reads it: ``64%``, ``3.4%``, ``5%``."""
     scaled = value * 100
-    return f"{scaled:.0f}%" if abs(scaled) >= 9.95 else f"{scaled:.1f}%"
+    text = f"{scaled:.0f}" if abs(scaled) >= 9.95 else f"{scaled:.1f}".removesuffix(".0")
+    return f"{text}%"
 
 
 def ms(value: float) -> str:
@@ -71,7 +73,13 @@ def ms(value: float) -> str:
 
 def where(site: Site) -> Where:
     """A site as a place to look at."""
-    return Where(site.file, site.line, site.call or site.func)
+    return Where(site.file, site.line, call_text(site.call) or site.func)
+
+
+def call_text(line: str) -> str:
+    """The call in a line of code: no ``x =`` before it, ``(...)`` where it goes on below."""
+    text = re.sub(r"^[\w.]+\s*=\s*(?=[\w.]+\()", "", line.strip())
+    return f"{text}...)" if text.endswith("(") else text
 
 
 def name(place: Where) -> str:

@@ -1,8 +1,10 @@
 """``eval-stall``: evaluation takes a large part of the run.
 
-Looks for: evaluation intervals (``Module.eval()`` to ``train()``, long gradient-free blocks)
-with V / wall >= 10% (catalogue 26, proposed), at least twice. Critical from 20%.
-Differential: a slow loader *inside* the evaluation shows in the evaluation's own phases; a save at
+Looks for: evaluation intervals with V / wall >= 10% (catalogue 26, proposed), at least twice,
+and a sign that they evaluate: ``Module.eval()`` was called, or a loader was read that feeds no
+backward. Critical from 20%.
+Differential: a gradient-free block without such a sign may draw samples or log: not judged, its
+line is named. A slow loader *inside* the evaluation shows in the evaluation's own phases; a save at
 the same boundary is labelled checkpoint and not counted here.
 Fix: rarer, a subset, a larger evaluation batch, a job of its own. Probe: skip the next one.
 Gain: wall / (wall - V + V').
@@ -11,25 +13,33 @@ Gain: wall / (wall - V + V').
 from __future__ import annotations
 
 from gputop_train.diagnose.accounting import account
-from gputop_train.diagnose.advice import Periodic, evaluation_advice, periodic, periodic_gain
+from gputop_train.diagnose.advice import (
+    Periodic,
+    evaluation_advice,
+    periodic,
+    periodic_gain,
+    shorter_loader,
+)
 from gputop_train.diagnose.rules.base import (
     Judgement,
     Rule,
     RuledOut,
     hook_missing,
     ms,
+    name,
     number,
-    occurrences,
     percent,
     severity,
     top_sites,
     where,
 )
 from gputop_train.diagnose.window import Window
-from gputop_train.model import Abstention, Finding, Where
+from gputop_train.model import Abstention, Finding, Loader, Site, Where
 
 ID = "eval-stall"
 WARN = 0.10
+#: A gradient-free block is the evaluation when it holds this part of its time.
+BLOCK_PART = 0.5
 
 
 def judge(window: Window) -> Judgement:
@@ -40,9 +50,14 @@ def judge(window: Window) -> Judgement:
     share = account(window).shares.get("eval", 0.0)
     if share < WARN:
         return RuledOut(ID, f"evaluation takes {percent(share)} of the time")
+    places, why_none = _places(window, share)
+    if not _evaluates(window):
+        at = f" ({name(places[0])})" if places else ""
+        return Abstention(
+            ID, f"{percent(share)} of the time is a gradient-free block{at} that may not evaluate"
+        )
     pattern = periodic(window, "eval", share)
     once = pattern.count < 2
-    places, why_none = _places(window)
     return Finding(
         id=ID,
         summary=_summary(share, pattern),
@@ -70,27 +85,34 @@ def _summary(share: float, pattern: Periodic) -> str:
     return f"{text}, seen {'once' if pattern.count == 1 else f'{pattern.count} times'}."
 
 
-def _places(window: Window) -> tuple[tuple[Where, ...], str | None]:
-    ids = {i.site_id for i in occurrences(window, "eval") if i.site_id}
-    named = [s for s in window.sites if s.id in ids and s.rank == window.rank]
-    if named:
-        # Counts, not times: a site of Module.eval() lasts microseconds, its phase does not.
-        chosen = top_sites(named, by_count=True) or named[:1]
-        return tuple(where(s) for s in chosen), None
-    for kind in ("eval", "nograd"):
-        chosen = [s for s in window.sites if s.kind == kind and s.rank == window.rank]
-        if chosen:
-            best = max(chosen, key=lambda s: (s.total_ns, s.count))
-            return (where(best),), None
-    idle = [
+def _of_kind(window: Window, kind: str) -> list[Site]:
+    return [s for s in window.sites if s.kind == kind and s.rank == window.rank]
+
+
+def _loaders(window: Window) -> list[Loader]:
+    """Loaders that were read but feed no backward, the one waited for longest first."""
+    found = [
         ld
         for ld in window.loaders
         if ld.rank == window.rank and ld.batches and not ld.feeds_training
     ]
-    if idle:
-        best_loader = max(idle, key=lambda ld: ld.wait_ns)
-        return (Where(best_loader.file, best_loader.line, best_loader.call),), None
-    return (), "no line was recorded for the evaluation"
+    return sorted(found, key=lambda ld: (-ld.wait_ns, ld.id))
+
+
+def _evaluates(window: Window) -> bool:
+    return bool(_of_kind(window, "eval") or _loaders(window))
+
+
+def _places(window: Window, share: float) -> tuple[tuple[Where, ...], str | None]:
+    """Who runs it, who switches the mode, whose batches it reads: what is known of these."""
+    whole_ns = share * window.totals.wall_ns
+    blocks = [s for s in _of_kind(window, "nograd") if s.total_ns >= BLOCK_PART * whole_ns]
+    sites = [*top_sites(blocks, limit=1), *_of_kind(window, "eval")[:1]]
+    places = [where(s) for s in sites]
+    places += [Where(ld.file, ld.line, shorter_loader(ld)) for ld in _loaders(window)[:1]]
+    if not places:
+        return (), "no line was recorded for the evaluation"
+    return tuple(dict.fromkeys(places)), None
 
 
 RULE = Rule(ID, 20, judge, probe="skip the next evaluation")

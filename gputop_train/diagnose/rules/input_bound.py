@@ -139,11 +139,12 @@ def _finding(
         confidence = "medium" if confidence == "high" else "low"  # batches were ready: not supply
     plan = _plan(window, lost) if refined == "main-process-loading" else None
     places, why_none = _places(window, supply)
+    waiting = "The GPU" if window.on_gpu else "Training"
     return Finding(
         id=ID,
         refined=refined,
         summary=(
-            f"The {window.device_word} waits for data in {percent(lost)} of every step: "
+            f"{waiting} waits for data in {percent(lost)} of every step: "
             f"{ms(acc.ms(lost))} of {ms(acc.step_ms or 0.0)}."
         ),
         severity=severity(lost, window.totals.steps),
@@ -341,7 +342,8 @@ def _unknown_advice(supply: Supply, loader: Loader, line: str) -> tuple[Advice, 
                 "workers will not help; give each one a part of the data (shards, worker split)."
             ),
         )
-    if supply.workers_busy and not busy:
+    starved = supply.empty_share is None or supply.empty_share >= QUEUE_EMPTY
+    if supply.workers_busy and starved and max(supply.workers_busy) < IDLE_WORKER:
         return (
             Advice(
                 f"The workers mostly wait{line}: look at storage. Fewer and larger files, a local "
