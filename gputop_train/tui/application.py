@@ -80,6 +80,7 @@ class GputopApp(App[TuiResult]):
         ascii: Draw with plain ASCII.
         hz: Snapshots a second.
         stop: Asks for the script to be stopped; gives why that failed, or ``None``.
+        come_back: The command that opens this screen again after detaching.
     """
 
     CSS_PATH = "app.tcss"
@@ -109,6 +110,7 @@ class GputopApp(App[TuiResult]):
         ascii: bool = False,
         hz: float = terminal.LOCAL_HZ,
         stop: Callable[[], str | None] | None = None,
+        come_back: str = "gputop-train attach",
     ) -> None:
         super().__init__()
         self.animation_level = "none"
@@ -120,6 +122,7 @@ class GputopApp(App[TuiResult]):
         self._run_dir = run_dir
         self._replay = replay
         self._stop = stop
+        self._come_back = come_back
         self._newest: Snapshot | None = None
         self._frozen = False
         self._stopping = False
@@ -244,8 +247,7 @@ class GputopApp(App[TuiResult]):
         elif snapshot is not None and snapshot.state in ("ended", "lost"):
             self.exit(TuiResult("ended", snapshot.exit_code))
         else:
-            run_id = snapshot.run.id if snapshot is not None else ""
-            self.push_screen(Leave(run_id), self._left)
+            self.push_screen(Leave(self._come_back), self._left)
 
     def _left(self, choice: Choice | None) -> None:
         if choice == "detach":

@@ -135,16 +135,17 @@ def _read_parts(reader: RunReader, run: Mapping[str, Any], axis: Axis, now: int)
     lanes, _ = build.lanes(steps or rollups, axis)
     hosts = reader.host(t1 - 30 * _NS, t1)
     host = hosts[-1] if hosts else None
-    procs = reader.procs(t0, t1)
     gpu = reader.gpu(t1 - 120 * _NS, t1)
     view = build.run_view(run, probe)
+    chart = _chart(reader, axis, t1, view.device)
+    # The whole window's processes are only needed where they are the chart.
+    procs = reader.procs(t1 - 30 * _NS if chart is not None else t0, t1)
     in_window = [step for step in newest if step.t1_ns >= t0]
     return {
         "axis": axis,
         "run": view,
         "diagnosis": _diagnosis(reader),
-        "chart": _chart(reader, axis, t1, view.device)
-        or build.cpu_chart(procs, build.allowed_cores(host), axis),
+        "chart": chart or build.cpu_chart(procs, build.allowed_cores(host), axis),
         "lanes": lanes,
         "marks": build.marks(reader.intervals(t0, t1), axis),
         "step": build.step_view(
@@ -177,7 +178,12 @@ def _notes(reader: RunReader, probe: Mapping[str, Any] | None) -> tuple[str, ...
     cuda = (probe or {}).get("cuda") or {}
     if isinstance(missing, dict) and "nvml" in missing and not cuda.get("initialized"):
         why = str(missing["nvml"]).rstrip(".")
-        out.append(f"{why}: the CPU is the device here")
+        known = "no nvidia driver" in why.lower()
+        out.append(
+            "no NVIDIA driver: the CPU is the device here"
+            if known
+            else f"the CPU is the device here: {why}"
+        )
     for note in reader.notes():
         text = note.body.get("text")
         if isinstance(text, str) and text and text not in out:
@@ -225,7 +231,9 @@ class LiveSource:
         now = self._now(exit_, reader)
         axis = axis_ending(now, view.window_s, view.columns)
         # Once a second is calm enough to read and half the bytes to send; the log stays lively.
-        key = (self._now_ns() // _NS, reader is None, view.window_s, view.columns)
+        # Wide windows move slowly and cost more to read.
+        pace_ns = int(min(3.0, max(1.0, axis.bin_ns / _NS / 4)) * _NS)
+        key = (self._now_ns() // pace_ns, reader is None, view.window_s, view.columns)
         if key != self._key:
             self._parts, self._key = _read_consistently(reader, files.run, axis, now), key
         parts = self._parts

@@ -10,6 +10,7 @@ import signal
 import sys
 import termios
 import threading
+import time
 from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
@@ -21,6 +22,8 @@ LOCAL_HZ, SSH_HZ = 4.0, 2.0
 #: Seconds a regular exit may take after a signal or a hang-up before the process just leaves.
 GRACE_S = 3.0
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+#: Ignored by default and used by nobody here: fit to interrupt a system call.
+_NUDGE = signal.SIGURG
 
 # Leave the alternate screen, show the cursor, end bracketed paste, mouse and Kitty keys; reset.
 _RESTORE = (
@@ -63,8 +66,9 @@ class Guard:
 
     SIGTERM, SIGHUP and SIGQUIT ask the screen to leave with 128+n. Plain signal handlers and not
     the event loop's: with a terminal that takes no output the loop stands still, while a handler
-    still runs. Should a regular exit take longer than `GRACE_S`, the terminal's settings are put
-    back and the process leaves. A terminal that hung up without a signal is noticed by polling.
+    still runs. Should a regular exit take longer than `GRACE_S`, pending output is thrown away, and
+    as a last resort the process leaves. A terminal that hung up without a signal is noticed by
+    polling.
     """
 
     def __init__(self, leave: Callable[[int], object], fd: int = 0) -> None:
@@ -74,6 +78,8 @@ class Guard:
         self._settings: list[Any] | None = None
         self._done = threading.Event()
         self._leaving = False
+        self._flushed = False
+        self._ender: threading.Thread | None = None
 
     def __enter__(self) -> Guard:
         """Begin watching."""
@@ -82,14 +88,19 @@ class Guard:
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 self._handlers[number] = signal.signal(number, self._on_signal)
+            self._handlers[_NUDGE] = signal.signal(_NUDGE, lambda *_: None)
         threading.Thread(target=self._watch, name="gputop-terminal", daemon=True).start()
         return self
 
     def __exit__(self, *_exc: object) -> None:
         """Put the handlers back."""
         self._done.set()
+        if self._ender is not None:
+            self._ender.join(GRACE_S)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
+        if self._flushed:  # the screen's own farewell may have been thrown away with the rest
+            self._restore()
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self._go(128 + number)
@@ -99,20 +110,37 @@ class Guard:
             return
         self._leaving = True
         # From a thread: only then does a sleeping event loop wake up for it.
-        threading.Thread(target=self._end, args=(code,), daemon=True).start()
+        self._ender = threading.Thread(target=self._end, args=(code,), daemon=True)
+        self._ender.start()
 
     def _end(self, code: int) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is gone already
             self._leave(code)
         if self._done.wait(GRACE_S):
             return
-        with contextlib.suppress(termios.error, OSError):
+        # The terminal takes no output, so neither the loop nor its writing thread gets any further.
+        # Throwing the pending output away lets both go on, and the caller still gets its result.
+        self._flushed = True
+        deadline = time.monotonic() + GRACE_S
+        while time.monotonic() < deadline:
+            with contextlib.suppress(termios.error, OSError):
+                termios.tcflow(1, termios.TCOON)
+                termios.tcflush(1, termios.TCOFLUSH)
+            _interrupt_writer()
+            if self._done.wait(0.002):
+                return
+        self._restore()
+        os._exit(code)
+
+    def _restore(self) -> None:
+        with contextlib.suppress(OSError):
             os.set_blocking(1, False)
             os.write(1, _RESTORE)
+        with contextlib.suppress(OSError):
+            os.set_blocking(1, True)
         if self._settings is not None:
             with contextlib.suppress(termios.error, OSError):
                 termios.tcsetattr(self._fd, termios.TCSANOW, self._settings)
-        os._exit(code)
 
     def _watch(self) -> None:
         poller = select.poll()
@@ -121,3 +149,11 @@ class Guard:
             if any(mask & (select.POLLHUP | select.POLLNVAL) for _, mask in poller.poll(0)):
                 self._go(128 + signal.SIGHUP)
                 return
+
+
+def _interrupt_writer() -> None:
+    """Make Textual's output thread try its blocked write again; flushing alone does not wake it."""
+    for thread in threading.enumerate():
+        if thread.name == "textual-output" and thread.ident is not None:
+            with contextlib.suppress(OSError):
+                signal.pthread_kill(thread.ident, _NUDGE)

@@ -56,6 +56,14 @@ def milliseconds(ms: float) -> str:
     return f"{ms:.2f} ms"
 
 
+def compact_ms(ms: float) -> str:
+    """Milliseconds where there is no room for a unit: ``0.42``, ``8.3``, ``268``; ``1.3s``."""
+    if ms >= 999.5:
+        seconds = ms / 1000
+        return f"{seconds:.1f}s" if seconds < 9.95 else f"{seconds:.0f}s"
+    return f"{ms:.0f}" if ms >= 9.95 else f"{ms:.1f}" if ms >= 0.995 else f"{ms:.2f}"
+
+
 def gib(count: float, total: float | None = None) -> str:
     """Bytes without their unit, in the unit that suits ``total`` (or the number itself)."""
     divisor, _ = _unit(total if total is not None else count)

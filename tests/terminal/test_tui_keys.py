@@ -38,7 +38,8 @@ def screen(live: Path) -> Iterator[Terminal]:
 def test_q_and_d_detach_with_exit_code_0_and_give_the_terminal_back(screen: Terminal) -> None:
     screen.type("q")
     text = screen.wait_for("The script is still running")
-    assert "gputop-train attach 3f2a" in text
+    assert "gputop-train attach" in text
+    assert "--run-root" in text  # this run does not lie where runs usually do
     screen.type("d")
     screen.wait_for("RESULT detached 0")
     assert screen.wait_exit() == 0
@@ -55,9 +56,9 @@ def test_ctrl_c_asks_the_same_and_escape_stays(screen: Terminal) -> None:
 
 def test_the_arrows_choose_and_enter_takes(screen: Terminal) -> None:
     screen.type("q")
-    screen.wait_for("> d  detach")
+    screen.wait_for("> d ")
     screen.type("\x1b[B")
-    screen.wait_for("> s  stop")
+    screen.wait_for("> s ")
     screen.type("\x1b[A\r")
     screen.wait_for("RESULT detached 0")
 
@@ -123,16 +124,17 @@ def test_a_terminal_that_vanishes_without_a_signal_ends_the_screen(screen: Termi
     screen.wait_exit()
 
 
+@pytest.mark.slow
 def test_a_terminal_nobody_reads_does_not_keep_sigterm_out(screen: Terminal) -> None:
     """The event loop stands still once the terminal's buffer is full; a handler still runs."""
-    screen.type("e")
-    deadline = time.monotonic() + 6
-    while time.monotonic() < deadline:  # repaints pile up unread
+    for _ in range(60):  # repaints pile up unread
         screen.type("?\x1b")
         time.sleep(0.05)
     screen.process.send_signal(signal.SIGTERM)
-    screen.process.wait(timeout=30)
-    assert screen.process.returncode in (0, 128 + signal.SIGTERM)
+    screen.process.wait(timeout=60)
+    screen.pump(1)
+    assert b"RESULT detached 143" in screen.raw
+    assert screen.restored()
 
 
 def test_when_the_script_ends_the_screen_says_how_and_stays_until_q(

@@ -26,7 +26,12 @@ def app_of(
 ) -> GputopApp:
     source = source or FakeSource(state)
     replay = Controls() if state == "replay" else None
-    return GputopApp(source, replay=replay, ascii=ascii, run_dir=run_dir, hz=20.0, stop=stop)
+    return GputopApp(
+        source, replay=replay, ascii=ascii, run_dir=run_dir, hz=20.0, stop=stop, come_back=COME_BACK
+    )
+
+
+COME_BACK = "gputop-train attach 3f2a"
 
 
 class Controls:

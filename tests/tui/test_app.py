@@ -227,6 +227,17 @@ async def test_the_command_palette_quits_by_the_same_question() -> None:
         }
 
 
+async def test_another_theme_brings_its_own_colours() -> None:
+    app = app_of("starved")
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        dark = dict(app.query_one(Header).inks)
+        app.theme = "gputop-light"
+        await until(pilot, lambda: dict(app.query_one(Header).inks) != dark)
+        assert app.query_one(Header).inks.keys() == dark.keys()
+        assert any("STARVED" in line for line in lines(app))
+
+
 async def test_leaving_closes_the_source() -> None:
     source = FakeSource("ended")
     app = app_of("ended", source=source)

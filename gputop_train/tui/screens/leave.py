@@ -29,9 +29,9 @@ class Leave(ModalScreen[Choice]):
         ("enter", "take", "take"),
     ]
 
-    def __init__(self, run_id: str) -> None:
+    def __init__(self, come_back: str) -> None:
         super().__init__()
-        self._run_id = run_id
+        self._come_back = come_back
         self._at = 0
 
     def compose(self) -> ComposeResult:
@@ -41,7 +41,7 @@ class Leave(ModalScreen[Choice]):
 
     def _text(self) -> RenderableType:
         means = {
-            "detach": f"training goes on; come back with: gputop-train attach {self._run_id}",
+            "detach": f"training goes on; come back with: {self._come_back}",
             "stop": "end the script: SIGINT first, later SIGTERM, then SIGKILL",
             "cancel": "stay here",
         }

@@ -50,7 +50,11 @@ READING = (
         "where the training thread's time went, on the same time axis. Blue lanes are work, warm "
         "ones are waits; the height is the share of that moment",
     ),
-    Line("step", "the median step; its bar is the mean step of the window, cut into its parts"),
+    Line(
+        "step",
+        "the mean step of the window, cut into its parts; p50 and p95 are the median and the 95th "
+        "percentile of the newest steps, in ms",
+    ),
     Line("{save} {evaluation}", "a checkpoint, an evaluation"),
     Line("blank", "not measured, which is never shown as zero"),
 )

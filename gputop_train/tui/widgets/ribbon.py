@@ -34,7 +34,7 @@ def _row(lane: Lane, width: int, glyphs: Glyphs) -> Row:
     cells = " " * (columns - len(values)) + "".join(
         " " if value is None else level(value, glyphs.lane) for value in values
     )
-    name = f" {label_word(lane.label):<10}"
+    name = f" {label_word(lane.label):<11}"
     return fit(
         [
             (name, lane.label),

@@ -6,7 +6,7 @@ from rich.cells import cell_len
 
 from gputop_train.tui.paint import Glyphs, Row, Span, fit
 from gputop_train.tui.snapshot import Snapshot, StepView
-from gputop_train.tui.text import label_word, milliseconds
+from gputop_train.tui.text import compact_ms, label_word, milliseconds
 from gputop_train.tui.widgets.panel import Panel
 from gputop_train.tui.widgets.timechart import GUTTER, MARGIN
 
@@ -16,14 +16,15 @@ def step_rows(snap: Snapshot, width: int, height: int, glyphs: Glyphs) -> list[R
     step = snap.step
     if step.median_ms is None or not step.parts:
         return [fit([(" step", "muted"), ("  not measured yet", "faint")], width, glyphs)]
-    head = f" step {milliseconds(step.median_ms)}"
+    mean = f" mean step {milliseconds(sum(ms for _, ms in step.parts))}"
     room = width - GUTTER - MARGIN
     if height < 2:
         names = "  ".join(_words(label, ms, short=True) for label, ms in _by_size(step))
-        return [fit([(head.ljust(GUTTER), "text"), (names, "muted")], width, glyphs)]
-    p95 = f" p95  {milliseconds(step.p95_ms)}" if step.p95_ms is not None else ""
+        return [fit([(mean.ljust(GUTTER), "text"), (names, "muted")], width, glyphs)]
+    middle = f" p50 {compact_ms(step.median_ms)}"
+    middle += f" p95 {compact_ms(step.p95_ms)}" if step.p95_ms is not None else " ms"
     cells = _cells(step, room)
-    bar: list[Span] = [(head.ljust(GUTTER), "text")]
+    bar: list[Span] = [(mean.ljust(GUTTER), "text")]
     for (label, _), size in zip(step.parts, cells, strict=True):
         if size:
             bar += (
@@ -31,7 +32,7 @@ def step_rows(snap: Snapshot, width: int, height: int, glyphs: Glyphs) -> list[R
                 if size > 1
                 else [(glyphs.edge, label)]
             )
-    names_row: list[Span] = [(p95.ljust(GUTTER), "muted"), *_names(step, cells, room)]
+    names_row: list[Span] = [(middle.ljust(GUTTER), "muted"), *_names(step, cells, room)]
     return [fit(bar, width, glyphs), fit(names_row, width, glyphs)]
 
 

@@ -8,7 +8,7 @@ from gputop_train.tui.text import duration
 from gputop_train.tui.widgets.panel import Panel
 
 #: Cells left of the first bin, in the chart and in the lanes under it: one time axis for both.
-GUTTER = 17
+GUTTER = 18
 #: Cells right of the last bin.
 MARGIN = 1
 
@@ -44,7 +44,7 @@ def lane_row(line: Series, width: int, glyphs: Glyphs) -> Row:
     known = [value for value in line.mean if value is not None]
     mean = f"{sum(known) / len(known):.0f}%" if known else ""
     head: list[Span] = [
-        (f" {line.name:<10}", "gpu"),
+        (f" {line.name:<11}", "gpu"),
         (f"{mean:>5}", "text"),
         (glyphs.edge, "muted"),
     ]

@@ -75,9 +75,11 @@ def _verdict(diagnosis: Diagnosis, finding: Finding, snap: Snapshot, glyphs: Gly
     headline = HEADLINES.get(finding.id, finding.id.replace("-", " ").upper())
     lines: list[tuple[str, str, str]] = [("where", _where(finding), "text")]
     if finding.evidence:
-        lines.append(("why", glyphs.sep.join(map(evidence_text, finding.evidence)), "text"))
+        lines.append(
+            ("why", glyphs.sep.join(evidence_text(e, short=True) for e in finding.evidence), "text")
+        )
     lines.extend(
-        ("do" if position == 0 else "then", text, "strong" if position == 0 else "text")
+        ("then", _upper(text.removeprefix("Then ")), "text") if position else ("do", text, "strong")
         for position, text in enumerate(advice_texts(finding.advice)[:3])
     )
     if finding.gain is not None and finding.gain.basis:
@@ -92,6 +94,10 @@ def _verdict(diagnosis: Diagnosis, finding: Finding, snap: Snapshot, glyphs: Gly
         f"confidence {finding.confidence}",
         tuple(lines),
     )
+
+
+def _upper(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _where(finding: Finding) -> str:
@@ -119,17 +125,20 @@ def advice_texts(advice: tuple[Advice, ...]) -> list[str]:
     return out
 
 
-def evidence_text(item: Evidence) -> str:
-    """One measured number in words."""
+def evidence_text(item: Evidence, *, short: bool = False) -> str:
+    """One measured number in words; ``short`` leaves out what a unit says in brackets."""
+    unit = item.unit.split(" (")[0] if short else item.unit
     value = item.value
     if value is None:
         return f"{item.what}: not measured"
+    if isinstance(value, float) and unit.startswith("of ") and 0 <= value <= 1:
+        return f"{item.what} {percent(value)} {unit}"  # a share: "0.53 of wall" reads worse
     if isinstance(value, float):
         value = f"{value:,.0f}" if abs(value) >= 99.5 else f"{value:,.3g}"
     elif isinstance(value, int) and not isinstance(value, bool):
         value = f"{value:,}"
-    joint = "" if item.unit.startswith("%") or item.unit == "x" else " "
-    return f"{item.what} {value}{joint if item.unit else ''}{item.unit}"
+    joint = "" if unit.startswith("%") or unit in ("", "x") else " "
+    return f"{item.what} {value}{joint}{unit}"
 
 
 def gain_text(gain: Gain) -> str:
@@ -139,9 +148,14 @@ def gain_text(gain: Gain) -> str:
         ceiling = f"{'at least' if gain.at_least else 'at most'} {factor(gain.ceiling)}"
     if gain.expected is not None:
         low, high = gain.expected
-        expected = f"{factor(low)} to {factor(high)} expected"
+        expected = f"{_range(factor(low), factor(high))} expected"
         return ", ".join(filter(None, (expected, ceiling))) + (f"; {gain.basis}" * bool(gain.basis))
     return "; ".join(filter(None, (ceiling, gain.basis)))
+
+
+def _range(low: str, high: str) -> str:
+    """``1.8x``, or ``1.8x to 2.4x`` where the two differ as printed."""
+    return high if low.removesuffix("x") == high.removesuffix("x") else f"{low} to {high}"
 
 
 def _promise(gain: Gain | None, samples_per_s: float | None) -> str:
@@ -152,9 +166,9 @@ def _promise(gain: Gain | None, samples_per_s: float | None) -> str:
         low, high = gain.expected
         if high < 1.05:
             return ""
-        words = f"expect {low:.1f} to {factor(high)} faster"
+        words = f"expect {_range(factor(low).removesuffix('x'), factor(high))} faster"
         if samples_per_s:
-            words += f" ({rate(samples_per_s * low)} to {rate(samples_per_s * high)} samples/s)"
+            words += f" ({_range(rate(samples_per_s * low), rate(samples_per_s * high))} samples/s)"
         return words
     if gain.ceiling is None or gain.ceiling < 1.02:
         return ""

@@ -29,7 +29,7 @@ def _loader(loader: LoaderView | None, glyphs: Glyphs) -> list[Span]:
     spans: list[Span] = []
     known = [cpu for cpu in loader.cpu if cpu is not None]
     if not known:
-        spans.append((f"{loader.num_workers} workers, CPU not measured", "muted"))
+        spans.append((f"{loader.num_workers} workers, CPU not measured  ", "muted"))
     elif len(loader.cpu) <= METERS:
         for position, cpu in enumerate(loader.cpu):
             if cpu is not None:
