@@ -11,7 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from gputop_train.collect.words import BACKWARD, DATA, DATA_NOGRAD, H2D, OPTIMIZER, SAVE, SYNC
+from gputop_train.collect.words import (
+    BACKWARD,
+    DATA,
+    DATA_NOGRAD,
+    H2D,
+    LABEL_INDEX,
+    OPTIMIZER,
+    SAVE,
+    SYNC,
+)
 
 MAX_EDGES: Final = 8192
 _FLAG_DRY: Final = 1
@@ -114,3 +123,15 @@ def _dry_share(step: GpuStep) -> float | None:
             dry += flags & _FLAG_DRY
         after_wait = ends_wait
     return dry / counted if counted else None
+
+
+def complete(found: Exposure, tally: list[int], wall_ns: int) -> Exposure:
+    """Bound every label by the step, and add a measured zero where the host spent no time at all.
+
+    A label with host time but without an event pair stays absent: it was not measured.
+    """
+    by_label = {label: min(idle, wall_ns) for label, idle in found.by_label.items()}
+    for label in ("data_wait", "h2d", "sync", "checkpoint", "eval"):
+        if label not in by_label and not tally[LABEL_INDEX[label]]:
+            by_label[label] = 0
+    return Exposure(by_label, found.dry, found.sync_pairs)

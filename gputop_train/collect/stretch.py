@@ -10,7 +10,7 @@ from typing import Final
 
 from gputop_train.collect.apportion import EVAL_KIND, Apportioner, empty_tally
 from gputop_train.collect.evaluation import evaluations
-from gputop_train.collect.gpu_edges import Exposure, GpuStep, exposure
+from gputop_train.collect.gpu_edges import Exposure, GpuStep, complete, exposure
 from gputop_train.collect.tiling import Kept, Scan, Tile, divide, flatten, paint, scan
 from gputop_train.collect.words import (
     CODE_MASK,
@@ -24,7 +24,6 @@ from gputop_train.collect.words import (
     L_H2D,
     L_OTHER,
     L_SYNC,
-    LABEL_INDEX,
     LOGGING,
     RANK,
     SAVE,
@@ -75,6 +74,7 @@ class Stretch:
     samples: list[tuple[int, int]] = field(default_factory=list)
     gpu: GpuStep | None = None
     partial: bool = False
+    unrecorded: int = 0  # blocking reads that were counted but not recorded one by one
 
 
 @dataclass(slots=True)
@@ -159,7 +159,7 @@ class Interpreter:
             measured_ns=0,
             micro=seen.backwards,
             samples=seen.samples,
-            syncs=_count_syncs(spans, t0) if spans else 0,
+            syncs=(_count_syncs(spans, t0) if spans else 0) + stretch.unrecorded,
             bad=seen.bad,
         )
         if evals:
@@ -269,7 +269,7 @@ class Interpreter:
         if stretch.gpu is not None:
             host = [s.t1_ns - s.t0_ns for s in spans if s.code == SPAN_SYNC]
             found = exposure(stretch.gpu, host)
-            reading.exposure = _complete(found, tally, reading.t1_ns - reading.t0_ns)
+            reading.exposure = complete(found, tally, reading.t1_ns - reading.t0_ns)
             exposed = reading.exposure.by_label.get("sync")
             if exposed is not None and tally[L_SYNC]:
                 exposed = min(exposed, tally[L_SYNC])
@@ -392,15 +392,3 @@ def _samples_by_gap(
         if gap < 0 and t < end:
             found.setdefault(gap, []).append((offsets[index] + t - begin, label))
     return found
-
-
-def _complete(found: Exposure, tally: list[int], wall_ns: int) -> Exposure:
-    """Bound every label by the step, and add a measured zero where the host spent no time at all.
-
-    A label with host time but without an event pair stays absent: it was not measured.
-    """
-    by_label = {label: min(idle, wall_ns) for label, idle in found.by_label.items()}
-    for label in ("data_wait", "h2d", "sync", "checkpoint", "eval"):
-        if label not in by_label and not tally[LABEL_INDEX[label]]:
-            by_label[label] = 0
-    return Exposure(by_label, found.dry, found.sync_pairs)

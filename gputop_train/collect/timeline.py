@@ -29,12 +29,15 @@ from gputop_train.collect.words import (
     FORK,
     OPTIMIZER,
     SCALER_UPDATE,
+    UNRECORDED,
     split_site,
 )
 from gputop_train.model import LABELS, Interval, MemorySample, Step
 
 __all__ = ["Batch", "Timeline", "loaders_from_snapshot", "sites_from_snapshot"]
 
+#: More reads than this in one step is a broken word.
+MAX_UNRECORDED: Final = 1 << 24
 #: A step with more words, spans or samples than this is interpreted in parts.
 MAX_STRETCH: Final = 1 << 15
 #: Edge times that fall back further than this are another clock, not jitter: start anew.
@@ -163,6 +166,8 @@ class Timeline:
             cuts = self._boundaries.scaler_update(value, len(self._pending.open.words))
             if self._started:
                 self._close_all(cuts)
+        elif code == UNRECORDED:
+            self._pending.open.unrecorded += min(value, MAX_UNRECORDED)
         elif code == EMPTY_CACHE:
             self._events.append((value, "empty_cache"))
         elif code == FORK:

@@ -40,6 +40,7 @@ FORK: Final = 47
 GPU_STEP: Final = 48
 GPU_EDGE: Final = 49
 GPU_END: Final = 50
+UNRECORDED: Final = 51
 ARG_DUR: Final = 62
 ARG_SITE: Final = 63
 

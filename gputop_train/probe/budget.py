@@ -41,6 +41,12 @@ class SpanGate:
             self._timed_ns += now() - started
             self._timed += 1
 
+    def tell_skipped(self) -> None:
+        """Before the step's end edge: how many reads of it were only counted."""
+        if self.skipped:
+            append(self.skipped << CODE_BITS | UNRECORDED)
+            self.skipped = 0
+
     def step_end(self, gpu_events_next: bool) -> None:
         """Choose k for the steps to come from the cost of the last recorded one."""
         t_ns = now()
@@ -49,9 +55,6 @@ class SpanGate:
         if wall:
             mean = self._mean_step_ns
             self._mean_step_ns = wall if not mean else mean + 0.05 * (min(wall, 4 * mean) - mean)
-        if self.skipped:
-            append(self.skipped << CODE_BITS | UNRECORDED)
-            self.skipped = 0
         if self.open and self._timed:
             self._choose(self.recorded)
         self.recorded = 0

@@ -14,6 +14,7 @@ from .state import LOG_CAPACITY, S, append, log, note_error, now
 from .words import MEM_ALLOCATED, MEM_AT, MEM_RESERVED
 
 DRAIN_S = 0.1
+CHUNK_WORDS = 2048  # a reader stays this far (and twice) from the pen
 SNAPSHOT_S = 0.5
 MEMORY_NS = 250_000_000
 FINISH_S = 0.5
@@ -107,8 +108,8 @@ class Helper(threading.Thread):
         words = [pop() for _ in range(count)]
         self._events += count
         if self._writer is not None:
-            if words:
-                self._writer.write(words)
+            for first in range(0, count, CHUNK_WORDS):
+                self._writer.write(words[first : first + CHUNK_WORDS])
             self._writer.beat(now(), self._lost)
 
     def _publish(self) -> None:

@@ -50,6 +50,7 @@ class ProbeState:
         self.gc_count = 0
         self.gc_ns = 0
         self.steps = 0
+        self.optimizer_depth = 0
         self.edge_cost_ns = 0
         self.edge_cost_n = 0
         self.loaders: dict[int, dict[str, Any]] = {}

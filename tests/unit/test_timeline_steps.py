@@ -18,6 +18,17 @@ def test_every_optimizer_step_is_a_step():
     assert all(step.micro == 1 and step.samples == 8 for step in batch.steps)
 
 
+def test_reads_that_were_only_counted_count_as_syncs_of_their_step():
+    thread = Thread()
+    thread.step()
+    for count in (3, 0, 500):
+        thread.data(1).run(1).backward(2).begin(W.OPTIMIZER).argument(1).run(1)
+        if count:
+            thread.words.append(W.word(W.UNRECORDED, count))
+        thread.end(W.OPTIMIZER)
+    assert [step.syncs for step in read(thread).steps] == [0, 3, 0, 500]
+
+
 def test_steps_follow_one_another_without_a_hole():
     thread = Thread()
     for _ in range(5):

@@ -29,6 +29,7 @@ def place(torch: Any) -> None:
         gpu = state.gpu if watched else None
         if watched:
             append(now() << 6 | _BEGIN)
+            state.optimizer_depth = 0  # a step that raised never told of its end
         if gpu is not None and gpu.on:
             gpu.mark(_BEGIN)
         else:
