@@ -2,8 +2,8 @@
 
     python benchmarks/run_demos.py OUT_DIR [--only NAME ...] [--trial]
 
-Writes ``OUT_DIR/demos.json`` (reports and machine), ``OUT_DIR/<demo>.zip`` (recordings) and prints a
-table. ``--trial`` reruns `starved` with the advised setting and compares with the predicted gain.
+Writes ``OUT_DIR/demos.json`` (reports and machine), ``OUT_DIR/<demo>.zip`` (recordings) and prints
+a table. ``--trial`` reruns `starved` with the advised setting and compares with the predicted gain.
 """
 
 from __future__ import annotations
@@ -50,13 +50,14 @@ def row(name: str, result: dict[str, Any]) -> str:
     also = [finding["id"] for finding in report.get("also", [])]
     where = [f"{Path(w['file']).name}:{w['line']}" for w in verdict.get("where") or []]
     shares = {k: round(v, 2) for k, v in report.get("time", {}).get("shares", {}).items() if v}
+    gpu = report.get("gpu", {})
     return (
         f"{name:14} rc={result['rc']} {result['wall_s']:.0f}s {report.get('status')} "
         f"{verdict.get('id')}/{verdict.get('refined')} {verdict.get('confidence')} where={where} "
         f"also={also} gain={verdict.get('gain')} n={report.get('steps', {}).get('count')} "
-        f"median={report.get('steps', {}).get('median_ms')} util={report.get('gpu', {}).get('util_mean')} "
-        f"{report.get('gpu', {}).get('util_shape')} shares={shares} "
-        f"exposed={report.get('gpu', {}).get('exposed')} over={report.get('overhead')} "
+        f"median={report.get('steps', {}).get('median_ms')} util={gpu.get('util_mean')} "
+        f"{gpu.get('util_shape')} shares={shares} "
+        f"exposed={gpu.get('exposed')} over={report.get('overhead')} "
         f"abstained={report.get('abstained')}"
     )
 
