@@ -96,7 +96,7 @@ def build(
         probe=probe,
         probe_states=states,
         gpu_uuid=uuid,
-        missing=_missing(reader, probe, seen, end),
+        missing=_missing(reader, probe, rank, seen, end),
         exit_code=reader.meta("exit_code"),
         run=_mapping(reader.meta("run")),
     )
@@ -268,7 +268,9 @@ def _util_mean(
     return sum(s.util for s in util) / len(util) if util else None
 
 
-def _missing(reader: RunReader, probe: Mapping[str, Any], steps: int, end: int) -> dict[str, str]:
+def _missing(
+    reader: RunReader, probe: Mapping[str, Any], rank: int, steps: int, end: int
+) -> dict[str, str]:
     """Signal -> why it is not there, in words."""
     told = {str(k): str(v) for k, v in _mapping(reader.meta("missing")).items()}
     missing = dict(told)
@@ -278,6 +280,9 @@ def _missing(reader: RunReader, probe: Mapping[str, Any], steps: int, end: int) 
     trouble = _probe_trouble(reader, probe, steps, end)
     if trouble is not None:
         missing["probe"] = trouble
+    loaders = [ld for ld in reader.loaders() if ld.rank == rank]
+    if steps and any(ld.epochs for ld in loaders) and not any(ld.batches for ld in loaders):
+        missing["hook:data"] = "a DataLoader was iterated, but none of its batches passed the probe"
     events = _mapping(probe.get("gpu_events"))
     if events.get("off_reason"):
         missing["gpu_events"] = f"GPU events are off: {events['off_reason']}"
@@ -289,7 +294,8 @@ def _missing(reader: RunReader, probe: Mapping[str, Any], steps: int, end: int) 
 def _probe_trouble(reader: RunReader, probe: Mapping[str, Any], steps: int, end: int) -> str | None:
     if not steps:
         for note in reader.notes():
-            if note.kind in ABSENCE_NOTES:
+            # A script that never loaded torch, or only evaluates, has no steps: nothing is wrong.
+            if note.kind in ABSENCE_NOTES and note.body.get("blocked") is not False:
                 return _sentence(note.body, "the probe did not report")
         return None
     ring = _mapping(probe.get("ring"))

@@ -115,7 +115,9 @@ class Window:
         return None
 
     def hook(self, name: str) -> bool | None:
-        """Whether a probe hook was placed; ``None`` when the probe never said."""
+        """Whether a probe hook is in place and heard of; ``None`` when the probe never said."""
+        if f"hook:{name}" in self.missing:
+            return False
         value = _sub(self.probe, "hooks").get(name)
         return bool(value) if value is not None else None
 

@@ -269,6 +269,32 @@ def test_the_supervisors_reason_for_a_missing_probe_is_passed_on(tmp_path):
     assert "The script cleared PYTHONPATH" in found.note
 
 
+def test_a_script_that_never_loads_torch_has_no_steps_rather_than_a_broken_probe(tmp_path):
+    path = tmp_path / "run.sqlite"
+    writer = RunWriter(path)
+    writer.add_note(1, "no-probe", {"text": "No process has loaded torch.", "blocked": False})
+    writer.commit()
+    writer.close()
+    with RunReader(path) as reader:
+        assert diagnose(evidence.build(reader, final=True)).status == "no-steps"
+
+
+@pytest.mark.parametrize(("batches", "status"), [(0, "abstained"), (90, "healthy")])
+def test_a_loader_whose_batches_bypass_the_probe_is_no_proof_of_health(tmp_path, batches, status):
+    steps = make_steps(90, {"forward": 10})
+    path = tmp_path / "run.sqlite"
+    writer = RunWriter(path)
+    writer.add_steps(steps)
+    writer.put_loaders([loader(batches=batches, epochs=1)], steps[-1].t1_ns)
+    writer.put_probe_state(0, probe(False), steps[-1].t1_ns)
+    writer.commit()
+    writer.close()
+    with RunReader(path) as reader:
+        found = diagnose(evidence.build(reader, final=True))
+    assert found.status == status
+    assert ("none of its batches" in found.note) == (status == "abstained")
+
+
 def test_a_leak_is_seen_live_over_the_whole_run_not_over_the_last_minute(tmp_path):
     steps = make_steps(4000, {"forward": 50})
     path = tmp_path / "run.sqlite"
