@@ -89,6 +89,7 @@ def main():
     parser.add_argument("--eval-every", type=int, default=120 if cuda else 12)
     parser.add_argument("--save-every", type=int, default=200 if cuda else 15)
     parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--workers", type=int, default=4 if cuda else 0, help="loader processes")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
@@ -100,8 +101,10 @@ def main():
     held_out = make_clicks(args.validation, args.users, args.items, args.seed + 1)
     train_batches = BatchSampler(RandomSampler(train), args.batch_size, drop_last=True)
     eval_batches = BatchSampler(SequentialSampler(held_out), args.batch_size, drop_last=False)
-    loader = DataLoader(train, sampler=train_batches, batch_size=None, pin_memory=cuda)
-    eval_loader = DataLoader(held_out, sampler=eval_batches, batch_size=None, pin_memory=cuda)
+    how = {"batch_size": None, "pin_memory": cuda, "num_workers": args.workers}
+    how["persistent_workers"] = args.workers > 0
+    loader = DataLoader(train, sampler=train_batches, **how)
+    eval_loader = DataLoader(held_out, sampler=eval_batches, **how)
     model = Recommender(args.users, args.items, args.width, args.hidden).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, fused=True)
     loss_fn = nn.BCEWithLogitsLoss()
