@@ -34,8 +34,8 @@ from gputop_train.store.errors import StoreFull
 __all__ = ["Supervisor", "finalize", "main"]
 
 _TICK_S = 0.25
-#: The shim writes exit.json within milliseconds of the end; only a stuck disk or a stopped shim takes
-#: longer.
+#: The shim writes exit.json within milliseconds of the end; only a stuck disk or a stopped shim
+#: takes longer.
 _EXIT_WAIT_S = 30.0
 _NICE = 5
 _STORE_RETRY_S = 10.0
