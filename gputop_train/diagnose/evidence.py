@@ -26,6 +26,7 @@ STALE_NS = 20_000_000_000
 LOST_PART, WORDS_PER_STEP = 0.01, 20
 #: Notes of the supervisor that say why no step was seen.
 ABSENCE_NOTES = ("no-probe", "ring-refused")
+FINAL_ABSENCE_NOTE = "no-probe-after"
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +294,13 @@ def _missing(
 
 def _probe_trouble(reader: RunReader, probe: Mapping[str, Any], steps: int, end: int) -> str | None:
     if not steps:
-        for note in reader.notes():
+        notes = reader.notes()
+        for note in notes:
+            # What was found at the end outranks what was guessed under way.
+            if note.kind == FINAL_ABSENCE_NOTE:
+                blocked = note.body.get("blocked") is not False
+                return _sentence(note.body, "the probe did not report") if blocked else None
+        for note in notes:
             # A script that never loaded torch, or only evaluates, has no steps: nothing is wrong.
             if note.kind in ABSENCE_NOTES and note.body.get("blocked") is not False:
                 return _sentence(note.body, "the probe did not report")

@@ -14,6 +14,7 @@ from typing import Any
 from gputop_train.launch import housekeeping, identity, runfile, verdicts
 from gputop_train.launch.feeds import RankState
 from gputop_train.launch.locking import AlreadyWatched, take_lock
+from gputop_train.launch.noring import explain_afterwards
 from gputop_train.launch.pipeline import Pipeline, known_ranks
 from gputop_train.launch.runs import store_path
 from gputop_train.store.errors import StoreError, StoreFull
@@ -64,6 +65,9 @@ def conclude(run_dir: Path, run: Mapping[str, Any], pipeline: Pipeline) -> Concl
     report, problem = None, None
     try:
         pipeline.finish(time.monotonic_ns())
+        if pipeline.feeds.ever == 0:
+            text, blocked = explain_afterwards(run_dir / "probe")
+            pipeline.note("no-probe-after", {"text": text, "blocked": blocked})
         report = guard.run("report", lambda: _report(run_dir, run, pipeline, store))
     except StoreFull as error:
         problem = str(error)

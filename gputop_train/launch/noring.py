@@ -75,6 +75,31 @@ def _skip(argv: Sequence[str], word: str) -> str | None:
     return blinding_flag([argv[0], *rest])
 
 
+def explain_afterwards(probe_dir: Path) -> tuple[str, bool]:
+    """Why a run that is over never had a ring, by the marks the probe left behind.
+
+    Returns:
+        One sentence or two, and whether the probe was kept from measuring: a script that never
+        trains leaves nothing to measure and nothing is wrong.
+    """
+    if not (probe_dir / "seen-started").exists():
+        return (
+            "The probe never started in this run: no Python read it (python -I, -E or -S, env -i, "
+            "an environment without PYTHONPATH, or a Python before 3.9). "
+            "Start the script so that PYTHONPATH reaches it.",
+            True,
+        )
+    if not (probe_dir / "seen-torch").exists():
+        return ("The script never loaded torch, so there was no training to watch.", False)
+    if not (probe_dir / "seen-training").exists():
+        return ("Torch was loaded, but no backward pass or optimizer step was made.", False)
+    return (
+        "The script trained, but the probe could not open its ring (no room, or an unsafe "
+        "runtime directory). Look at the ring directory named in run.json.",
+        True,
+    )
+
+
 class Absence:
     """Watches for a run whose probe never appears."""
 

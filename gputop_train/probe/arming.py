@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from . import sites
-from .state import S, append, ident, load_config, log, note_error, now
+from .state import S, append, ident, leave_mark, load_config, log, note_error, now
 from .words import FORK
 
 _loop_stacks: dict[str, list[tuple[int, Any]]] = {}
@@ -57,6 +57,7 @@ def _on_torch(torch: Any) -> None:
     S.config = load_config()
     if not S.config:
         return
+    leave_mark("torch")
     from . import optimizer_hooks
     from .hooks import backward, evaluate, loader, pauses, save
 
@@ -133,6 +134,7 @@ def _arm() -> None:
     place_cuda_hooks()
     if S.forks:
         append(now() << 6 | FORK)
+    leave_mark("training")
     S.helper = helper.start()
     if S.helper is None:
         S.armed = False

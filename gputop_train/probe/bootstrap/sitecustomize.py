@@ -13,6 +13,13 @@ def _start_probe():
         return
     if _here not in _sys.path:
         _sys.path.insert(0, _here)
+    # An empty file says that the probe got in: without it, silence would have no reason.
+    _mark = _os.path.join(_here, "seen-started")
+    if not _os.path.exists(_mark):
+        try:
+            _os.close(_os.open(_mark, _os.O_CREAT | _os.O_WRONLY, 0o600))
+        except OSError:
+            pass
     import _gputop_probe
 
     _gputop_probe.install()

@@ -200,7 +200,7 @@ def _remember(loader: Any, site: tuple[Any, int], override: dict[str, Any]) -> N
         "persistent_workers": bool(getattr(loader, "persistent_workers", False)),
         "prefetch_factor": getattr(loader, "prefetch_factor", None),
         "iterable": not hasattr(dataset, "__getitem__") or _is_iterable(dataset),
-        "length": None,
+        "length": None if own_sampler or _is_iterable(dataset) else _length(loader),
         "custom_batch_sampler": bool(own_sampler),
         "worker_pids": [],
         "ready": None,
@@ -225,6 +225,13 @@ def _call_text(code: Any, line: int) -> str:
             break
     start = text.find("DataLoader(")
     return " ".join(text[max(start, 0) :].split()).replace("( ", "(").replace(", )", ")")[:160]
+
+
+def _length(loader: Any) -> int | None:
+    try:
+        return len(loader)
+    except Exception:
+        return None
 
 
 def _is_iterable(dataset: Any) -> bool:
