@@ -84,7 +84,7 @@ def make_text(count, seed):
 def main():
     cuda = torch.cuda.is_available()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=800 if cuda else 1000)
+    parser.add_argument("--steps", type=int, default=350 if cuda else 1000)
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--length", type=int, default=128 if cuda else 64)
     parser.add_argument("--width", type=int, default=128)

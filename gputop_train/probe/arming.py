@@ -162,12 +162,33 @@ def _after_fork() -> None:
     S.armed = S.loop_known = False
     loop_codes.clear()
     S.thread_id = 0
-    S.gpu = None
+    gpu, S.gpu = S.gpu, None
+    if gpu is not None:
+        _keep_for_ever(gpu)
     helper, S.helper = S.helper, None
     log.clear()
     evaluate.reset()
     if helper is not None:
         helper.forget()
+
+
+_kept: list[Any] = []
+
+
+def _keep_for_ever(gpu: Any) -> None:
+    """Never free CUDA events in a forked child: destroying one there aborts the process.
+
+    Seen on an H200: DataLoader workers forked from a training process died of "CUDA error:
+    initialization error" when the parent's event pool was dropped in them.
+    """
+    _kept.append(gpu)
+    try:
+        # One reference more than anybody will ever release, so that teardown leaves it alone too.
+        import ctypes
+
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(gpu))
+    except Exception:
+        pass
 
 
 def _at_exit() -> None:

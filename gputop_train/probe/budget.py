@@ -10,7 +10,7 @@ from __future__ import annotations
 from .state import S, append, now
 from .words import CODE_BITS, UNRECORDED
 
-BUDGET_SHARE = 0.3  # of the whole overhead budget
+BUDGET_SHARE = 0.2  # of the whole overhead budget
 FULL_STEP_SPANS = 16  # fewer records than this in a step are never worth sampling
 #: Timed inside a record; entering and leaving the wrapper is taken to cost as much again [D].
 WRAPPER_FACTOR = 2.0

@@ -14,9 +14,13 @@ from . import words as W
 from .state import S, append, now
 
 POOL = 1024
-MAX_MARKS = 192  # per sampled step; a loop of 4,096 reads is sampled by its first ones
+MAX_MARKS = 192  # per sampled step
+MAX_READ_MARKS = (
+    128  # of them for reads and copies: a loop of 4,096 reads must not crowd out phases
+)
+MARK_MAX_NS = 50_000
 START_EVERY = 8
-EVENT_BUDGET_SHARE = 0.5  # of the whole overhead budget
+EVENT_BUDGET_SHARE = 0.35  # of the whole overhead budget
 MAX_EVERY = 4096
 DRY = 1
 
@@ -67,13 +71,15 @@ class GpuEvents:
             self._abandon()
         finally:
             S.set_eval_frame(evaluator)
-        took = now() - started
+        # Longer than this is a full launch queue, where the script's next launch would have waited.
+        took = min(now() - started, MARK_MAX_NS)
         self._cost_ns += took
         self.total_cost_ns += took
 
     def _record(self, edge: int, site: int, started: int) -> None:
         marks = self._marks
-        if len(marks) >= MAX_MARKS:
+        frequent = edge >> 1 >= W.SYNC_EDGE
+        if len(marks) >= (MAX_READ_MARKS if frequent else MAX_MARKS):
             self._dropped_here += 1
             return
         if self._capturing():

@@ -18,7 +18,7 @@ CHUNK_WORDS = 2048  # a reader stays this far (and twice) from the pen
 SNAPSHOT_S = 0.5
 MEMORY_NS = 250_000_000
 FINISH_S = 0.5
-SAMPLER_BUDGET_SHARE = 0.25  # of the overhead budget
+SAMPLER_BUDGET_SHARE = 0.2  # of the overhead budget
 
 
 class Helper(threading.Thread):
@@ -29,7 +29,7 @@ class Helper(threading.Thread):
         self._quit = threading.Event()
         self._lost = 0
         self._next_memory = 0
-        self._hz = float(S.config.get("sampler_hz", 40))
+        self._hz = float(S.config.get("sampler_hz", 25))
         self._budget = float(S.config.get("overhead_budget", 0.01))
         self._sampler = sampler.Sampler() if self._hz > 0 else None
         self._builder = snapshot.SnapshotBuilder()

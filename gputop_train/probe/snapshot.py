@@ -43,8 +43,13 @@ def memory_stats() -> dict[str, Any] | None:
     }
 
 
+_device: dict[int, dict[str, Any]] = {}
+
+
 def _cuda() -> dict[str, Any]:
     torch = S.torch
+    if S.pid in _device:
+        return _device[S.pid]
     ready = torch.cuda.is_initialized()
     result: dict[str, Any] = {
         "built": torch.version.cuda is not None or getattr(torch.version, "hip", None) is not None,
@@ -61,6 +66,7 @@ def _cuda() -> dict[str, Any]:
         properties = torch.cuda.get_device_properties(device)
         result.update(device=device, name=properties.name, total=properties.total_memory)
         result["uuid"] = str(getattr(properties, "uuid", "")) or None
+        _device[S.pid] = result
     return result
 
 

@@ -170,6 +170,20 @@ SAME = {
         k = torch._dynamo.utils.counters
         print(loss.item().hex(), dict(k["stats"]), sum(k["graph_break"].values()), dict(k["recompiles"]))
     """,
+    "workers forked from a sampled trainer": """
+        import os, sys
+        small = nn.Linear(64, 64, device=dev); o = torch.optim.SGD(small.parameters(), 0.1)
+        z = torch.ones(8, 64, device=dev)
+        for i in range(300):
+            o.zero_grad(); small(z).square().mean().backward(); o.step()
+        for _ in range(2):
+            for b in DataLoader(Slow(0.0), 64, num_workers=4):
+                break
+        pid = os.fork()
+        if pid == 0:
+            sys.exit(3)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), b.shape, bytes(small(z).sum().item().hex(), "ascii"))
+    """,
     "fullgraph": """
         import torch._dynamo
         small = nn.Linear(64, 64, device=dev); c = torch.compile(small, fullgraph=True)
