@@ -74,7 +74,7 @@ _PINNED_EVERY = 8
 
 
 def _finish_copy(start: int, name: str, source: Any) -> int:
-    """A host-to-device copy. Asking the driver whether memory is pinned is dear: 1 large copy in 8."""
+    """A host-to-device copy. Asking whether memory is pinned is dear: 1 large copy in 8."""
     size = source.nbytes
     if size >= 1 << 16:
         if _copies[0] % _PINNED_EVERY == 0:
