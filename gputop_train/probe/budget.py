@@ -15,6 +15,8 @@ FULL_STEP_SPANS = 16  # fewer records than this in a step are never worth sampli
 #: Timed inside a record; entering and leaving the wrapper is taken to cost as much again [D].
 WRAPPER_FACTOR = 2.0
 MAX_EVERY = 256
+#: Longer than this is a wait for the interpreter lock, which the script's next line would have met.
+RECORD_MAX_NS = 20_000
 _TIMED = 16  # one record in so many is timed
 
 
@@ -38,7 +40,7 @@ class SpanGate:
         """Called at the end of a record: every now and then it tells what a record costs."""
         self.recorded += 1
         if self.recorded % _TIMED == 1:
-            self._timed_ns += now() - started
+            self._timed_ns += min(now() - started, RECORD_MAX_NS)
             self._timed += 1
 
     def tell_skipped(self) -> None:

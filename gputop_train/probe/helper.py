@@ -13,9 +13,9 @@ from .hooks import loader
 from .state import LOG_CAPACITY, S, append, log, note_error, now
 from .words import MEM_ALLOCATED, MEM_AT, MEM_RESERVED
 
-DRAIN_S = 0.1
+DRAIN_S = 0.2
 CHUNK_WORDS = 2048  # a reader stays this far (and twice) from the pen
-SNAPSHOT_S = 0.5
+SNAPSHOT_S = 1.0
 MEMORY_NS = 250_000_000
 FINISH_S = 0.5
 SAMPLER_BUDGET_SHARE = 0.2  # of the overhead budget
