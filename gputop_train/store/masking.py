@@ -13,7 +13,8 @@ from typing import Any
 
 PROJECT, PYTHON, RUN, HOME = "/project", "/python", "/run", "/home/user"
 
-_DEVICE = re.compile(r"\b(GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
+#: NVML writes ``GPU-`` before a device's UUID, torch does not: both are the same device.
+_DEVICE = re.compile(r"\b((?:GPU-|MIG-)?)([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b", re.I)
 _HOMES = re.compile(r"(?:/home|/Users)/[^/\s:'\",]+|(?<![\w/.])/root(?![\w.-])")
 _HOME_OF = re.compile(r"/(?:home|Users)/([^/\s:'\",]+)")
 _ADDRESS = re.compile(r"(?<![\w.])(?!127\.|0\.)\d{1,3}(?:\.\d{1,3}){3}(?![\w.])")
@@ -64,9 +65,8 @@ class Mask:
         return _walk(value, self.text)
 
     def _device(self, found: re.Match[str]) -> str:
-        number = len(self._devices)
-        stand_in = f"{found[1]}-00000000-0000-0000-0000-{number:012d}"
-        return self._devices.setdefault(found[0], stand_in)
+        stand_in = f"00000000-0000-0000-0000-{len(self._devices):012d}"
+        return found[1] + self._devices.setdefault(found[2].lower(), stand_in)
 
 
 def _walk(value: Any, mask: Callable[[str], str]) -> Any:

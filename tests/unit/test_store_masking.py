@@ -44,6 +44,15 @@ def test_devices_are_told_apart_but_not_known():
     assert GPU not in str(masked)
 
 
+def test_a_device_stays_one_device_however_it_is_spelled():
+    # torch writes a UUID without NVML's prefix; readings are matched to the trainer by it.
+    bare = GPU.removeprefix("GPU-")
+    masked = Mask(RUN, "/x").value([GPU, bare, bare.upper()])
+    assert masked[0] == f"GPU-{masked[1]}"
+    assert masked[1] == masked[2]
+    assert bare.lower() not in str(masked).lower()
+
+
 def test_a_user_named_like_a_word_of_the_project_changes_no_file_name():
     mask = Mask({"cwd": "/data/x", "host": "train"}, "/runs/1", "train")
     assert mask.text("/data/x/train.py train.py train") == "/project/train.py train.py host"
