@@ -1,0 +1,111 @@
+"""What the stack sampler makes of loops whose parts no hook can see."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from gputop_train.collect.ring_reader import Ring
+from gputop_train.collect.timeline import Timeline
+from gputop_train.model import Step
+from tests.probe_support import deploy, run
+
+PREAMBLE = """
+import sys, time, threading, torch
+torch.set_num_threads(1)
+m = torch.nn.Linear(8, 1); o = torch.optim.SGD(m.parameters(), 0.1)
+def burn(ms):
+    end = time.perf_counter() + ms / 1e3
+    n = 0
+    while time.perf_counter() < end: n += 1
+    return n
+class Slow(torch.nn.Module):
+    def forward(self, x):
+        burn(20); return m(x)
+slow = Slow()
+"""
+
+LOOPS = {
+    "a batch function without a DataLoader is data wait": (
+        """
+        def get_batch(split):
+            burn(30); return torch.ones(2, 8)
+        def main():
+            for _ in range(60):
+                x = get_batch("train"); loss = slow(x).sum(); o.zero_grad(); loss.backward(); o.step()
+        main()
+        """,
+        "data_wait",
+        "get_batch",
+    ),
+    "a queue filled by a thread is data wait": (
+        """
+        import queue
+        q = queue.Queue(2)
+        def fill():
+            while True:
+                time.sleep(0.06); q.put(torch.ones(2, 8))
+        threading.Thread(target=fill, daemon=True).start()
+        for _ in range(60):
+            x = q.get(); loss = slow(x).sum(); o.zero_grad(); loss.backward(); o.step()
+            burn(2)
+        """,
+        "data_wait",
+        "q.get()",
+    ),
+    "bookkeeping in the loop is other": (
+        """
+        def bookkeeping():
+            burn(30)
+        for _ in range(60):
+            loss = slow(torch.ones(2, 8)).sum(); o.zero_grad(); loss.backward(); o.step()
+            bookkeeping()
+        """,
+        "other",
+        "time.perf_counter()",
+    ),
+}
+
+
+def watch(tmp_path: Path, body: str) -> tuple[list[Step], list[tuple[str, int]]]:
+    script = tmp_path / "script.py"
+    script.write_text(PREAMBLE + textwrap.dedent(body))
+    deployed = deploy(tmp_path)
+    result = run(script, env=deployed.env())
+    assert result.returncode == 0, result.stderr.decode()
+    with Ring.open(deployed.ring_files()[0]) as ring:
+        timeline, steps = Timeline(0), []
+        while words := ring.poll():
+            steps += timeline.feed(words).steps
+        steps += timeline.finish().steps
+        snapshot = ring.snapshot()
+    assert snapshot is not None
+    counts = snapshot["site_stats"]
+    seen = [(row[5], counts[str(row[0])][0]) for row in snapshot["sites"] if row[1] == "sample"]
+    return steps, seen
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_time_between_the_edges_gets_its_name(name: str, tmp_path: Path) -> None:
+    body, label, call = LOOPS[name]
+    steps, seen = watch(tmp_path, body)
+    assert len(steps) == 60
+    tail = steps[5:]
+    share = sum(s.labels[label] for s in tail) / sum(s.wall_ns for s in tail)
+    forward = sum(s.labels["forward"] for s in tail) / sum(s.wall_ns for s in tail)
+    assert 0.4 < share < 0.75, (share, forward)
+    assert forward > 0.2
+    assert sum(count for text, count in seen if call in text) > 10
+
+
+def test_training_in_a_thread_of_its_own_is_watched(tmp_path: Path) -> None:
+    body = """
+        def train():
+            for _ in range(30):
+                loss = slow(torch.ones(2, 8)).sum(); o.zero_grad(); loss.backward(); o.step()
+        t = threading.Thread(target=train); t.start(); t.join()
+    """
+    steps, _ = watch(tmp_path, body)
+    assert len(steps) == 30
