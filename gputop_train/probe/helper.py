@@ -18,6 +18,7 @@ CHUNK_WORDS = 2048  # a reader stays this far (and twice) from the pen
 SNAPSHOT_S = 1.0
 MEMORY_NS = 250_000_000
 FINISH_S = 0.5
+SAMPLER_OFF, EVENTS_OFF = 1, 2  # bits of the mailbox word
 SAMPLER_BUDGET_SHARE = 0.2  # of the overhead budget
 
 
@@ -36,6 +37,7 @@ class Helper(threading.Thread):
         self._writer = _open_ring()
         self._random = (os.getpid() * 2654435761) & 0x7FFFFFFF  # our own: never the script's RNG
         self._events = 0
+        self._control = 0
         self._cpu_ns = 0
 
     @property
@@ -75,7 +77,7 @@ class Helper(threading.Thread):
                 return
             clock = time.monotonic()
             try:
-                if self._sampler is not None:
+                if self._sampler is not None and not self._control & SAMPLER_OFF:
                     self._sampler.sample()
                 if clock >= next_drain:
                     next_drain = clock + DRAIN_S
@@ -115,6 +117,9 @@ class Helper(threading.Thread):
     def _publish(self) -> None:
         if self._writer is None:
             return
+        self._control = self._writer.control()
+        if self._control & EVENTS_OFF and S.gpu is not None and S.gpu.every:
+            S.gpu.stop("switched off by a reader")
         loader.poll()
         if S.gpu is None:
             from . import arming
