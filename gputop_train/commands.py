@@ -84,12 +84,14 @@ def attach(
     plain = no_tui or duration is not None
     if not wants_screen(no_tui=plain, json_path=json_path):
         return joining.attach_plain(run_dir, duration_s=duration, json_path=json_path)
+    from gputop_train import paths
     from gputop_train.tui.app import run_live
 
     joining.ensure_supervised(run_dir)
     result = run_live(run_dir, ascii=ascii_only)
     if result.action == "detached" and result.error is None:
-        _say(f"Detached; training goes on. Come back with: gputop-train attach {run_dir.name}")
+        again = paths.come_back("attach", run_dir)
+        _say(f"Detached; training goes on. Come back with: {again}")
         return result.exit_code or 0
     return joining.attach_plain(run_dir, json_path=json_path, from_end=True)
 
@@ -158,10 +160,11 @@ def _replay(run_dir: Path, called: str, *, ascii_only: bool) -> int:
 def report(run: str, json_path: str | None, run_root: str | None) -> int:
     """Print the summary of a run or a recording (a .zip file), or write its report."""
     with _opened(run, run_root) as run_dir:
-        return _report(run_dir, json_path, kept=not run.endswith(".zip"))
+        return _report(run_dir, json_path, recording=run if run.endswith(".zip") else None)
 
 
-def _report(run_dir: Path, json_path: str | None, *, kept: bool) -> int:
+def _report(run_dir: Path, json_path: str | None, *, recording: str | None) -> int:
+    from gputop_train import paths
     from gputop_train.launch import attach as joining
     from gputop_train.launch import ending
     from gputop_train.launch.streams import Voice
@@ -170,12 +173,12 @@ def _report(run_dir: Path, json_path: str | None, *, kept: bool) -> int:
     if found is None:
         raise click.ClickException(
             f"Nothing was recorded yet of {run_dir.name}. "
-            f"Look at its output with: gputop-train attach {run_dir.name}"
+            f"Look at its output with: {paths.come_back('attach', run_dir)}"
         )
     if json_path is not None:
         ending.deliver(found, json_path, Voice())
         return 0
-    for line in ending.summary_lines(run_dir, found, fd=1, name_log=kept):
+    for line in ending.summary_lines(run_dir, found, fd=1, recording=recording):
         click.echo(line)
     return 0
 
@@ -234,7 +237,7 @@ def _replay_file(recording: str, *, ascii_only: bool) -> int:
 
     with _opened(recording, None) as run_dir:
         if can_run() is not None:
-            return _report(run_dir, None, kept=False)
+            return _report(run_dir, None, recording=recording)
         return _replay(run_dir, recording, ascii_only=ascii_only)
 
 

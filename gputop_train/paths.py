@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import shlex
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -129,6 +130,23 @@ def run_root(override: str | os.PathLike[str] | None = None) -> Path:
     if not state.is_absolute() or str(state).startswith("~"):
         state = Path("/var/tmp") / _own_name()
     return state / "runs"
+
+
+def come_back(verb: str, run_dir: Path | None = None, *, root: Path | None = None) -> str:
+    """Return the command that finds a run again, as a person would type it.
+
+    Args:
+        verb: Such as ``attach`` or ``report``.
+        run_dir: The run; ``None`` for a command about all runs.
+        root: The run root, where it is not the run's parent.
+    """
+    words = ["gputop-train", verb]
+    if run_dir is not None:
+        words.append(run_dir.name)
+        root = run_dir.parent if root is None else root
+    if root is not None and os.path.realpath(root) != os.path.realpath(run_root()):
+        words += ["--run-root", str(root)]
+    return shlex.join(words)
 
 
 def runtime_candidates(fallback: Path | None = None) -> Iterator[Path]:

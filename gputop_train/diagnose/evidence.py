@@ -10,7 +10,7 @@ from gputop_train.diagnose.stats import median, quantile
 from gputop_train.diagnose.window import Depth, Totals, Window
 from gputop_train.model import Interval, Site, Step, UtilSample
 from gputop_train.store.reader import RunReader
-from gputop_train.store.rollup import StepRollup
+from gputop_train.store.rollup import StepRollup, StoredNote
 
 #: The live window: at least this long and at least this many steps.
 LIVE_NS, LIVE_STEPS = 60_000_000_000, 50
@@ -26,6 +26,10 @@ STALE_NS = 20_000_000_000
 LOST_PART, WORDS_PER_STEP = 0.01, 20
 #: Notes of the supervisor that say why no step was seen.
 ABSENCE_NOTES = ("no-probe", "ring-refused")
+#: Parts of the supervisor without which no step reaches the store.
+STEP_PARTS = ("ring", "store")
+#: So many steps counted by the probe and none stored is a loss; fewer may have been under way.
+COUNTED_STEPS = 20
 FINAL_ABSENCE_NOTE = "no-probe-after"
 
 
@@ -97,7 +101,7 @@ def build(
         probe=probe,
         probe_states=states,
         gpu_uuid=uuid,
-        missing=_missing(reader, probe, rank, seen, end),
+        missing=_missing(reader, probe, rank, seen, end, final=final),
         exit_code=reader.meta("exit_code"),
         run=_mapping(reader.meta("run")),
     )
@@ -270,7 +274,13 @@ def _util_mean(
 
 
 def _missing(
-    reader: RunReader, probe: Mapping[str, Any], rank: int, steps: int, end: int
+    reader: RunReader,
+    probe: Mapping[str, Any],
+    rank: int,
+    steps: int,
+    end: int,
+    *,
+    final: bool,
 ) -> dict[str, str]:
     """Signal -> why it is not there, in words."""
     told = {str(k): str(v) for k, v in _mapping(reader.meta("missing")).items()}
@@ -278,7 +288,7 @@ def _missing(
     for key in ("util", "nvml"):
         if key in told:
             missing.setdefault("gpu_util", told[key].rstrip("."))
-    trouble = _probe_trouble(reader, probe, steps, end)
+    trouble = _probe_trouble(reader, probe, steps, end, final=final)
     if trouble is not None:
         missing["probe"] = trouble
     loaders = [ld for ld in reader.loaders() if ld.rank == rank]
@@ -292,19 +302,15 @@ def _missing(
     return missing
 
 
-def _probe_trouble(reader: RunReader, probe: Mapping[str, Any], steps: int, end: int) -> str | None:
+def _probe_trouble(
+    reader: RunReader, probe: Mapping[str, Any], steps: int, end: int, *, final: bool
+) -> str | None:
+    notes = reader.notes()
+    broken = _broken_part(notes)
     if not steps:
-        notes = reader.notes()
-        for note in notes:
-            # What was found at the end outranks what was guessed under way.
-            if note.kind == FINAL_ABSENCE_NOTE:
-                blocked = note.body.get("blocked") is not False
-                return _sentence(note.body, "the probe did not report") if blocked else None
-        for note in notes:
-            # A script that never loaded torch, or only evaluates, has no steps: nothing is wrong.
-            if note.kind in ABSENCE_NOTES and note.body.get("blocked") is not False:
-                return _sentence(note.body, "the probe did not report")
-        return None
+        return _absence(notes, broken) or (_uncounted(reader) if final else None)
+    if broken is not None and broken.body.get("off"):
+        return _sentence(broken.body, "a part that reads the probe failed")
     ring = _mapping(probe.get("ring"))
     if ring.get("failed"):
         return "the probe gave up inside the script, so later steps were not measured"
@@ -320,6 +326,44 @@ def _probe_trouble(reader: RunReader, probe: Mapping[str, Any], steps: int, end:
     if isinstance(seen, int) and trainers and max(trainers) - max(seen, end) > STALE_NS:
         return f"the probe has been silent for {(max(trainers) - seen) / 1e9:.0f} s"
     return None
+
+
+def _broken_part(notes: Sequence[StoredNote]) -> StoredNote | None:
+    """The newest failure of a part that brings steps from the probe to the store."""
+    failed = [
+        note
+        for note in notes
+        if note.kind == "part-failed" and str(note.body.get("part")).startswith(STEP_PARTS)
+    ]
+    return failed[-1] if failed else None
+
+
+def _absence(notes: Sequence[StoredNote], broken: StoredNote | None) -> str | None:
+    """Why not one step is there, if it is not that the script made none."""
+    refused = next((note for note in notes if note.kind == "ring-refused"), None)
+    for note in notes:
+        # What was found at the end outranks what was guessed under way; what we ourselves could
+        # not read outranks both, for then the probe is not to blame.
+        if note.kind == FINAL_ABSENCE_NOTE:
+            if note.body.get("blocked") is False:
+                return None
+            return _sentence((broken or refused or note).body, "the probe did not report")
+    if broken is not None:
+        return _sentence(broken.body, "a part that reads the probe failed")
+    for note in notes:
+        # A script that never loaded torch, or only evaluates, has no steps: nothing is wrong.
+        if note.kind in ABSENCE_NOTES and note.body.get("blocked") is not False:
+            return _sentence(note.body, "the probe did not report")
+    return None
+
+
+def _uncounted(reader: RunReader) -> str | None:
+    """Steps that the probe counted and nobody stored, whatever became of them."""
+    counts = [_mapping(s.get("cost")).get("steps") for s in reader.probe_states().values()]
+    counted = max((n for n in counts if isinstance(n, int)), default=0)
+    if counted < COUNTED_STEPS:
+        return None
+    return f"the probe counted {counted:,} steps, but none of them was recorded"
 
 
 def _sentence(body: Mapping[str, Any], otherwise: str) -> str:

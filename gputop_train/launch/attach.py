@@ -61,7 +61,7 @@ def resolve(arg: str | None, root: str | os.PathLike[str]) -> RunRef:
         alive = [run for run in runs if run.state in ("live", "orphaned")]
         if alive:
             return _ref(alive[0])
-        raise AttachError(_nothing_alive(runs))
+        raise AttachError(_nothing_alive(runs, Path(root)))
     exact = [run for run in runs if arg in (run.id, run.name)]
     if exact:
         # A name may be given again; the newest run bears it.
@@ -153,7 +153,8 @@ def attach_plain(
     """
     info = read_run(run_dir)
     if info is None:
-        Voice().say(f"{run_dir} holds no run. See which there are with: gputop-train runs")
+        listing = paths.come_back("runs", root=run_dir.parent)
+        Voice().say(f"{run_dir} holds no run. See which there are with: {listing}")
         return 2
     if info.state == "elsewhere":
         Voice().say(f"The run {info.id} is on {info.host}. Attach to it there.")
@@ -238,10 +239,10 @@ class _Follower:
         return 0 if by_steps else ended.status
 
     def _leave_running(self) -> int:
-        name = self._dir.name
         if self._json_path is not None and not self._leave.is_set():
             self._write_report_so_far(self._json_path)
-        self._voice.say(f"Left; training goes on. Come back with: gputop-train attach {name}")
+        again = paths.come_back("attach", self._dir)
+        self._voice.say(f"Left; training goes on. Come back with: {again}")
         return 0
 
     def _write_report_so_far(self, target: str) -> None:
@@ -305,7 +306,7 @@ def _run_of_pid(pid: int, runs: Sequence[RunInfo]) -> RunInfo | None:
     return None
 
 
-def _nothing_alive(runs: Sequence[RunInfo]) -> str:
+def _nothing_alive(runs: Sequence[RunInfo], root: Path) -> str:
     elsewhere = next((run for run in runs if run.state == "elsewhere"), None)
     if elsewhere is not None:
         return (
@@ -313,11 +314,9 @@ def _nothing_alive(runs: Sequence[RunInfo]) -> str:
             "Attach to it there."
         )
     if runs:
-        newest = runs[0].id
-        return (
-            f"No run is alive; the newest, {newest}, has ended. "
-            f"See it with: gputop-train report {newest}"
-        )
+        newest = runs[0]
+        again = paths.come_back("report", newest.path, root=root)
+        return f"No run is alive; the newest, {newest.id}, has ended. See it with: {again}"
     return "There are no runs yet. Start one with: gputop-train train.py"
 
 
@@ -327,4 +326,5 @@ def _unknown(arg: str, root: str | os.PathLike[str]) -> str:
             f"Process {arg} was not started by gputop-train, and joining such a process from "
             "outside is not possible in this release. Start it with: gputop-train train.py"
         )
-    return f"There is no run {arg} in {root}. See which there are with: gputop-train runs"
+    listing = paths.come_back("runs", root=Path(root))
+    return f"There is no run {arg} in {root}. See which there are with: {listing}"

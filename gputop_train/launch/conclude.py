@@ -11,15 +11,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gputop_train import paths
 from gputop_train.launch import housekeeping, identity, runfile, verdicts
 from gputop_train.launch.feeds import RankState
 from gputop_train.launch.locking import AlreadyWatched, take_lock
 from gputop_train.launch.noring import explain_afterwards
 from gputop_train.launch.pipeline import Pipeline, known_ranks
 from gputop_train.launch.runs import store_path
-from gputop_train.store.errors import StoreError, StoreFull
+from gputop_train.store.errors import StoreBusy, StoreError, StoreFull
 from gputop_train.store.reader import RunReader
 from gputop_train.store.writer import RunWriter
+
+#: How long the end of a run waits for a store that another program holds locked. Nothing but the
+#: report waits for us, and what is only in memory would be lost.
+LAST_COMMIT_S = 600.0
+_LAST_COMMIT_PAUSE_S = 0.5
 
 
 class ConcludeError(Exception):
@@ -73,6 +79,7 @@ def conclude(run_dir: Path, run: Mapping[str, Any], pipeline: Pipeline) -> Concl
         problem = str(error)
     if report is None and problem is None:
         problem = "The report could not be made; see supervisor.log in the run's directory."
+    guard.retry_now("store")
     with contextlib.suppress(StoreFull):
         guard.run("store", pipeline.writer.close)
     guard.run("store copy", lambda: _bring_home(store, run_dir))
@@ -87,14 +94,28 @@ def _report(
     ended = runfile.read_exit(run_dir)
     known = ended is not None and ended.reason is None
     pipeline.writer.set_meta("exit_code", ended.status if ended is not None and known else None)
-    pipeline.commit(time.monotonic_ns())
-    judged = verdicts.judge_run(store, final=True)
+    judged = verdicts.judge_run(store, final=True, unsaved=_commit_all(pipeline))
     # Stored before the report is written: the screen shows it even where the disk takes no more.
     pipeline.writer.add_finding(time.monotonic_ns(), verdicts.as_body(judged[1]))
     exit_ = runfile.read_json(run_dir / "exit.json")
     report = verdicts.build_report(store, run, exit_, judged)
     verdicts.write_json(run_dir / "report.json", report)
     return report
+
+
+def _commit_all(pipeline: Pipeline) -> str | None:
+    """Commit the last data; why some of it could not be, if so: a verdict without it would lie."""
+    deadline = time.monotonic() + LAST_COMMIT_S
+    while True:
+        pipeline.guard.retry_now("store")
+        pipeline.commit(time.monotonic_ns())
+        if not pipeline.writer.waiting_rows:
+            return None
+        if pipeline.is_full:  # the report would not fit either; it is worth no long wait
+            return "the disk was full at the end, so the last steps were not recorded"
+        if time.monotonic() >= deadline:
+            return "another program held the store locked, so the last steps were not recorded"
+        time.sleep(_LAST_COMMIT_PAUSE_S)
 
 
 def finalize(run_dir: str | os.PathLike[str], *, wait_s: float = 10.0) -> dict[str, Any]:
@@ -129,7 +150,7 @@ def finalize(run_dir: str | os.PathLike[str], *, wait_s: float = 10.0) -> dict[s
         if child is not None and identity.is_alive(child):
             raise ConcludeError(
                 f"The run {directory.name} is still going on. Join it with "
-                f"`gputop-train attach {directory.name}`."
+                f"`{paths.come_back('attach', directory)}`."
             )
         _witness_lost_exit(directory)
         try:
@@ -164,6 +185,8 @@ def _earlier(store: Path) -> tuple[dict[int, RankState] | None, str | None]:
     try:
         with RunReader(store) as reader:
             return known_ranks(reader), None
+    except StoreBusy:  # locked is not damaged: it stays where it is
+        raise
     except StoreError as error:
         if store.stat().st_size == 0:  # created, and killed before it got any further
             return {}, None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shlex
 import stat
 import time
 from collections.abc import Callable, Mapping
@@ -51,7 +52,7 @@ def await_report(
         if time.monotonic() >= deadline:
             voice.say(
                 f"The report is not ready after {REPORT_WAIT_S:.0f} s. "
-                f"Look again with: gputop-train report {run_dir.name}"
+                f"Look again with: {paths.come_back('report', run_dir)}"
             )
             return None
         pause(0.1)
@@ -90,7 +91,7 @@ def summary_lines(
     *,
     fd: int,
     ascii_only: bool = False,
-    name_log: bool = True,
+    recording: str | None = None,
 ) -> list[str]:
     """Return the exit summary, as wide as the terminal behind ``fd``.
 
@@ -99,7 +100,7 @@ def summary_lines(
         report: Its report.
         fd: Where it will be shown.
         ascii_only: Use no character beyond ASCII.
-        name_log: Say where the output is kept; a recording keeps it nowhere.
+        recording: The file the run was read from, if it is no run that is kept here.
     """
     try:
         width = os.get_terminal_size(fd).columns or 100
@@ -110,7 +111,10 @@ def summary_lines(
     return text.summary(
         report,
         width,
-        log_path=str(paths.RunPaths(run_dir).output_log) if name_log else None,
+        log_path=str(paths.RunPaths(run_dir).output_log) if recording is None else None,
+        more=paths.come_back("report", run_dir)
+        if recording is None
+        else f"gputop-train report {shlex.quote(recording)}",
         ascii_only=ascii_only or not speaks_utf8(),
     )
 
@@ -124,7 +128,8 @@ def deliver_json(run_dir: Path, target: str, voice: Voice) -> None:
     if not content:
         voice.say(
             f"There is no report to write to {target}. "
-            f"Ask for it later with: gputop-train report {run_dir.name} --json {target}"
+            f"Ask for it later with: {paths.come_back('report', run_dir)} "
+            f"--json {shlex.quote(target)}"
         )
         return
     kept = f"It is in {paths.RunPaths(run_dir).report_json}."

@@ -223,14 +223,19 @@ class Feeds:
         opened.sort(key=lambda item: item[1].header.armed_mono_ns)
         return [feed for path, ring in opened if (feed := self._admit(path, ring)) is not None]
 
-    def retire(self) -> list[tuple[Feed, list[Batch]]]:
-        """Drain the feeds whose process is gone; the caller closes them."""
-        gone = [feed for feed in self.active if not feed.alive()]
-        return [(feed, self._drop(feed)) for feed in gone]
+    def gone(self) -> list[Feed]:
+        """The feeds whose process is gone."""
+        return [feed for feed in self.active if not feed.alive()]
 
-    def drain(self) -> list[tuple[Feed, list[Batch]]]:
-        """Drain every feed, the run being over; the caller closes them."""
-        return [(feed, self._drop(feed)) for feed in list(self.active)]
+    def drop(self, feed: Feed) -> list[Batch]:
+        """Drain a feed and follow it no longer; the caller closes it."""
+        self.active.remove(feed)
+        feed.refresh_snapshot()
+        batches = feed.drain()
+        # Its data is in the store now; shared memory is not ours to keep.
+        with contextlib.suppress(OSError):
+            feed.path.unlink()
+        return batches
 
     def pids(self) -> set[int]:
         """Processes that train."""
@@ -255,12 +260,3 @@ class Feeds:
         self.active.append(feed)
         self.ever += 1
         return feed
-
-    def _drop(self, feed: Feed) -> list[Batch]:
-        self.active.remove(feed)
-        feed.refresh_snapshot()
-        batches = feed.drain()
-        # Its data is in the store now; shared memory is not ours to keep.
-        with contextlib.suppress(OSError):
-            feed.path.unlink()
-        return batches

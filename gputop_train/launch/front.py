@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import shlex
 import signal
 import time
 from collections.abc import Collection, Mapping
@@ -221,8 +220,7 @@ class _Screen(_Front):
         ended = self._outcome(wait=asked_to_end or action == "stopped")
         if ended is not None:
             return self.sum_up(ended)
-        where = f" --run-root {shlex.quote(root)}" if (root := self.options.run_root) else ""
-        back = f"gputop-train attach {self.launched.id}{where}"
+        back = paths.come_back("attach", self.launched.run_dir)
         self.voice.say(f"Detached; training goes on. Come back with: {back}")
         return code or 0
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from gputop_train.store.errors import StoreFull
+from gputop_train.store.errors import StoreError, StoreFull
 
 T = TypeVar("T")
 
@@ -16,6 +16,8 @@ T = TypeVar("T")
 #: was reloaded), this many times; then it stays off.
 RETRY_NS = 30_000_000_000
 MAX_FAILURES = 3
+#: A locked store (a shell somebody forgot) comes free again: it is asked anew this often, for ever.
+STORE_RETRY_NS = 5_000_000_000
 #: Lines one supervisor may write to supervisor.log.
 LOG_LINES = 400
 
@@ -24,6 +26,7 @@ LOG_LINES = 400
 class _Part:
     failures: int = 0
     resume_ns: int = 0
+    waits: bool = False
 
 
 class Guard:
@@ -47,6 +50,9 @@ class Guard:
     def run(self, part: str, call: Callable[[], T]) -> T | None:
         """Call unless the part is off; ``None`` when it is off or failed.
 
+        A store that cannot be read or written just now only pauses a part: what waits for it is
+        kept, so giving up would lose a run to a lock that somebody held for a minute.
+
         Raises:
             StoreFull: Passed on: a full disk is no broken part, and who writes handles it.
         """
@@ -54,12 +60,23 @@ class Guard:
         if state.failures >= MAX_FAILURES or self._clock() < state.resume_ns:
             return None
         try:
-            return call()
+            result = call()
         except StoreFull:
             raise
+        except StoreError as error:
+            self._wait(part, state, error)
+            return None
         except Exception as error:
             self._failed(part, state, error)
             return None
+        if state.waits:
+            state.waits = False
+            self.log(f"{part} works again")
+        return result
+
+    def retry_now(self, part: str) -> None:
+        """End a pause: there will be no later."""
+        self._parts.setdefault(part, _Part()).resume_ns = 0
 
     def is_off(self, part: str) -> bool:
         """Whether a part was given up for good."""
@@ -79,6 +96,12 @@ class Guard:
             sys.stderr.flush()
         except (OSError, ValueError):
             pass
+
+    def _wait(self, part: str, state: _Part, error: StoreError) -> None:
+        state.resume_ns = self._clock() + STORE_RETRY_NS
+        if not state.waits:  # once per spell, or an hour's lock would fill the log
+            state.waits = True
+            self.log(f"{part} waits: {error}")
 
     def _failed(self, part: str, state: _Part, error: Exception) -> None:
         state.failures += 1

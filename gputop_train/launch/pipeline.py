@@ -62,8 +62,8 @@ class Pipeline:
     def tick(self, now_ns: int) -> None:
         """Take what is new everywhere; never raises."""
         # The dead first: a process that takes a rank over is followed once its forerunner is done.
-        for feed, batches in self.guard.run("rings", self.feeds.retire) or ():
-            self._end_of(feed, batches)
+        for feed in self.guard.run("rings", self.feeds.gone) or ():
+            self._drop(feed)
         self.guard.run("rings", self.feeds.discover)
         for feed in self.feeds.active:
             batch = self.guard.run(f"ring {feed.path.name}", partial(feed.pull, now_ns))
@@ -80,14 +80,11 @@ class Pipeline:
 
     def finish(self, now_ns: int) -> None:
         """Read every ring to its end and flush what was open: the run is over."""
+        self.guard.retry_now("rings")
         while self.guard.run("rings", self.feeds.discover) or self.feeds.active:
-            for feed in self.feeds.active:
+            for feed in list(self.feeds.active):
                 self._take_snapshot(feed, now_ns)
-            drained = self.guard.run("rings", self.feeds.drain)
-            if drained is None:
-                break
-            for feed, batches in drained:
-                self._end_of(feed, batches)
+                self._drop(feed)
         self.stop_sampling()
         self.commit(now_ns)
 
@@ -118,6 +115,11 @@ class Pipeline:
                  "is kept as far as memory allowed.", "seconds": seconds},
             )  # fmt: skip
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the disk took nothing at the last commit."""
+        return self._full_since_ns is not None
+
     def note(self, kind: str, body: Mapping[str, Any]) -> None:
         """Store a one-off fact."""
         self.writer.add_note(self._clock(), kind, body)
@@ -145,6 +147,13 @@ class Pipeline:
             self.writer.add_steps(batch.steps)
             self.writer.add_intervals(batch.intervals)
             self.writer.add_memory(batch.memory)
+
+    def _drop(self, feed: Feed) -> None:
+        """Read a ring to its end; one that cannot be read takes no other with it."""
+        part = f"ring {feed.path.name} at its end"
+        batches = self.guard.run(part, partial(self.feeds.drop, feed))
+        if batches is not None:
+            self.guard.run(part, lambda: self._end_of(feed, batches))
 
     def _end_of(self, feed: Feed, batches: Iterable[Batch]) -> None:
         self._store(batches)

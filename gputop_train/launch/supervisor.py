@@ -29,7 +29,7 @@ from gputop_train.launch.noring import PATIENCE_NS, Absence
 from gputop_train.launch.outputlog import LOG_LIMIT_BYTES, LogBound
 from gputop_train.launch.runs import store_path
 from gputop_train.launch.stop import GRACE_S, StopOutcome, ladder
-from gputop_train.store.errors import StoreFull
+from gputop_train.store.errors import StoreBusy, StoreFull
 
 __all__ = ["Supervisor", "finalize", "main"]
 
@@ -307,12 +307,15 @@ def main(run_dir: str | os.PathLike[str]) -> int:
 
 
 def _begin(run_dir: Path) -> Supervisor:
-    """Start watching; a disk that is full now may have room later, and the rings keep minutes."""
+    """Start watching; a full disk may have room later, a locked store is let go of.
+
+    The rings keep minutes meanwhile.
+    """
     told = False
     while True:
         try:
             return Supervisor(run_dir)
-        except StoreFull as error:
+        except (StoreFull, StoreBusy) as error:
             if not told:
                 print(f"{error}", file=sys.stderr)
                 told = True

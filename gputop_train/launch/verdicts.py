@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,12 +66,13 @@ def as_body(diagnosis: Diagnosis) -> dict[str, Any]:
     return body
 
 
-def judge_run(store: Path, *, final: bool) -> tuple[Window, Diagnosis]:
+def judge_run(store: Path, *, final: bool, unsaved: str | None = None) -> tuple[Window, Diagnosis]:
     """What the rules looked at, and what they say.
 
     Args:
         store: The run's store.
         final: Judge the whole run's steady part; else the last window.
+        unsaved: Why part of the run is not in the store, if so: nothing is judged then.
 
     Raises:
         StoreError: The store cannot be read.
@@ -79,6 +81,8 @@ def judge_run(store: Path, *, final: bool) -> tuple[Window, Diagnosis]:
 
     with RunReader(store) as reader:
         window = evidence.build(reader, final=final)
+    if unsaved is not None:
+        window = replace(window, missing={**window.missing, "probe": unsaved})
     return window, engine.diagnose(window)
 
 

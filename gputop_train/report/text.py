@@ -25,6 +25,7 @@ def summary(
     width: int,
     *,
     log_path: str | None = None,
+    more: str | None = None,
     ascii_only: bool = False,
 ) -> list[str]:
     """The exit summary of a finished run.
@@ -33,6 +34,7 @@ def summary(
         report: The report of ``report/json.py``.
         width: Columns of the terminal; lines never exceed it, nor ``MAX_WIDTH``.
         log_path: Where the script's output is kept.
+        more: The command that shows this again; ``None`` = by the run's id alone.
         ascii_only: Use no character beyond ASCII.
 
     Returns:
@@ -48,6 +50,8 @@ def summary(
         lines += fmt.row("also", _in_short(other), room)
     lines += _numbers(report, room)
     lines += _run(report, log_path, room)
+    again = more or f"gputop-train report {report['run']['id']}"
+    lines += fmt.row("more", fmt.printable(again), room)
     return [fmt.to_ascii(line) for line in lines] if ascii_only else lines
 
 
@@ -237,7 +241,7 @@ def _run(report: Mapping[str, Any], log_path: str | None, room: int) -> list[str
         lines += fmt.row("set", " · ".join(settings), room)
     if log_path is not None:
         lines += fmt.row("log", fmt.printable(log_path), room)
-    return [*lines, *fmt.row("more", f"gputop-train report {run['id']}", room)]
+    return lines
 
 
 def _ending(run: Mapping[str, Any]) -> str:

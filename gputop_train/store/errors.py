@@ -15,5 +15,9 @@ class StoreFull(StoreError):
     """
 
 
+class StoreBusy(StoreError):
+    """Another program holds it locked; nothing is wrong with the file."""
+
+
 class RecordingError(StoreError):
     """A recording file cannot be made or opened."""

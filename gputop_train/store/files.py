@@ -11,7 +11,7 @@ from importlib import resources
 from pathlib import Path
 
 from gputop_train.store.codec import Codecs
-from gputop_train.store.errors import StoreError, StoreFull
+from gputop_train.store.errors import StoreBusy, StoreError, StoreFull
 
 #: Marks the file as ours, "GPTT".
 APPLICATION_ID = int.from_bytes(b"GPTT", "big")
@@ -188,7 +188,7 @@ def explain(error: BaseException, path: Path) -> StoreError:
             "Free some room: recording goes on by itself, and training is not touched."
         )
     if "locked" in text or "busy" in text:
-        return StoreError(
+        return StoreBusy(
             f"Another program holds the store {path} locked. Close it; recording goes on by itself."
         )
     return StoreError(

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from gputop_train.store import files, retention
 from gputop_train.store.codec import Codecs
-from gputop_train.store.errors import StoreError
+from gputop_train.store.errors import StoreBusy, StoreError
 
 T = TypeVar("T")
 
@@ -202,7 +202,7 @@ class Session:
         return Codecs.from_json(found[0][0])
 
 
-class _Busy(StoreError):
+class _Busy(StoreBusy):
     """Locked for the moment."""
 
 

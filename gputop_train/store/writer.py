@@ -207,6 +207,11 @@ class RunWriter:
         self._unreported_rows = 0
         self._last_commit_ns = now_ns
 
+    @property
+    def waiting_rows(self) -> int:
+        """Rows added and not committed yet."""
+        return sum(map(len, self._pending.values()))
+
     def prune(self, now_ns: int) -> None:
         """Bounds the store: thins what is no longer among the newest minutes.
 

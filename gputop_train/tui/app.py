@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 import sys
 import traceback
 from pathlib import Path
@@ -26,7 +25,7 @@ def _crash_report(error: BaseException, run_dir: Path) -> str:
     details = f" Details are in {path}." if path is not None else ""
     return (
         f"The screen failed ({type(error).__name__}); training is not affected.{details} "
-        f"Watch on with: {_come_back(run_dir)}"
+        f"Watch on with: {paths.come_back('attach', run_dir)}"
     )
 
 
@@ -54,16 +53,6 @@ def _run(app: GputopApp, run_dir: Path, *, replay: bool) -> TuiResult:
     return result if result is not None else TuiResult("ended" if replay else "detached", 0)
 
 
-def _come_back(run_dir: Path) -> str:
-    """The command that opens the screen on this run again."""
-    command = f"gputop-train attach {run_dir.name}"
-    try:
-        usual = run_dir.resolve().parent == paths.run_root().resolve()
-    except (OSError, paths.PathError):
-        usual = True
-    return command if usual else f"{command} --run-root {shlex.quote(str(run_dir.parent))}"
-
-
 def run_live(run_dir: Path | str, *, ascii: bool = False) -> TuiResult:
     """Show a run until the person leaves. Blocks; restores the terminal however it ends.
 
@@ -78,7 +67,7 @@ def run_live(run_dir: Path | str, *, ascii: bool = False) -> TuiResult:
         ascii=ascii or terminal.needs_ascii(),
         hz=terminal.repaint_hz(),
         stop=lambda: request_stop(path),
-        come_back=_come_back(path),
+        come_back=paths.come_back("attach", path),
     )
     return _run(app, path, replay=False)
 

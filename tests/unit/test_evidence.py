@@ -295,6 +295,52 @@ def test_a_loader_whose_batches_bypass_the_probe_is_no_proof_of_health(tmp_path,
     assert ("none of its batches" in found.note) == (status == "abstained")
 
 
+@pytest.mark.parametrize(
+    ("counted", "notes", "status", "why"),
+    [
+        (400, [], "abstained", "counted 400 steps, but none"),
+        (5, [], "no-steps", ""),
+        (0, [], "no-steps", ""),
+        (0, [("part-failed", "ring 1-2.ring", True)], "abstained", "ring 1-2.ring broke"),
+        (0, [("part-failed", "store", False)], "abstained", "store broke"),
+        (0, [("part-failed", "host", True)], "no-steps", ""),
+        (
+            None,
+            [("ring-refused", "foreign", False), ("no-probe-after", "end", True)],
+            "abstained",
+            "foreign broke",
+        ),
+    ],
+)
+def test_no_step_is_only_said_where_we_could_have_read_one(tmp_path, counted, notes, status, why):
+    writer = RunWriter(tmp_path / "run.sqlite")
+    if counted is not None:
+        writer.put_probe_state(0, {**probe(False), "cost": {"steps": counted}}, 5 * S)
+    for kind, part, off in notes:
+        writer.add_note(S, kind, {"part": part, "off": off, "text": f"Watching {part} broke."})
+    writer.commit()
+    writer.close()
+    with RunReader(tmp_path / "run.sqlite") as reader:
+        found = diagnose(evidence.build(reader, final=True))
+    assert found.status == status
+    assert why in found.note
+
+
+@pytest.mark.parametrize(("off", "status"), [(True, "abstained"), (False, "verdict")])
+def test_steps_after_a_ring_was_given_up_are_not_judged(tmp_path, off, status):
+    steps = make_steps(200, STARVED)
+    writer = RunWriter(tmp_path / "run.sqlite")
+    writer.add_steps(steps)
+    writer.put_probe_state(0, probe(False), steps[-1].t1_ns)
+    writer.put_loaders([loader()], steps[-1].t1_ns)
+    body = {"part": "ring 1-2.ring", "off": off, "text": "Watching ring 1-2.ring broke."}
+    writer.add_note(S, "part-failed", body)
+    writer.commit()
+    writer.close()
+    with RunReader(tmp_path / "run.sqlite") as reader:
+        assert diagnose(evidence.build(reader, final=True)).status == status
+
+
 def test_a_leak_is_seen_live_over_the_whole_run_not_over_the_last_minute(tmp_path):
     steps = make_steps(4000, {"forward": 50})
     path = tmp_path / "run.sqlite"

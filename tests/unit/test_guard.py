@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gputop_train.launch.guard import LOG_LINES, MAX_FAILURES, RETRY_NS, Guard
-from gputop_train.store.errors import StoreFull
+from gputop_train.launch.guard import LOG_LINES, MAX_FAILURES, RETRY_NS, STORE_RETRY_NS, Guard
+from gputop_train.store.errors import StoreError, StoreFull
 
 
 class Clock:
@@ -87,3 +87,26 @@ def test_the_log_is_bounded(guard, capsys):
     for _ in range(3 * LOG_LINES):
         guard.log("again\nand again")
     assert len(capsys.readouterr().err.splitlines()) == LOG_LINES
+
+
+def test_a_locked_store_is_asked_again_for_ever_and_told_once(guard, notes, clock, capsys):
+    def locked() -> None:
+        raise StoreError("Another program holds the store locked.")
+
+    for _ in range(50):
+        assert guard.run("store", locked) is None
+        clock.now_ns += STORE_RETRY_NS
+    assert not guard.is_off("store")
+    assert guard.run("store", lambda: 1) == 1
+    assert notes == [], "a lock that came free again is nobody's trouble"
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2
+    assert "locked" in said[0]
+    assert "works again" in said[1]
+
+
+def test_at_the_end_a_pause_is_over(guard):
+    guard.run("store", broken)
+    assert guard.run("store", lambda: 1) is None
+    guard.retry_now("store")
+    assert guard.run("store", lambda: 1) == 1

@@ -157,3 +157,18 @@ def test_the_store_leaves_a_remote_run_directory_for_local_disk(
         assert mode(store.parent) == 0o700
     finally:
         store.parent.rmdir()
+
+
+def test_the_way_back_to_a_run_names_a_root_that_is_not_the_usual_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    usual = paths.run_root()
+    assert paths.come_back("attach", usual / "3f2a91") == "gputop-train attach 3f2a91"
+    assert paths.come_back("runs", root=usual) == "gputop-train runs"
+    other = tmp_path / "my runs"
+    assert (
+        paths.come_back("report", other / "3f2a91")
+        == f"gputop-train report 3f2a91 --run-root '{other}'"
+    )
+    assert paths.come_back("runs", root=other) == f"gputop-train runs --run-root '{other}'"
