@@ -8,6 +8,7 @@ import os
 import resource
 import shutil
 import signal
+import sqlite3
 import subprocess
 import threading
 from itertools import pairwise
@@ -21,7 +22,7 @@ from gputop_train.launch.conclude import ConcludeError
 from gputop_train.launch.control import ControlError, client_of
 from gputop_train.launch.locking import AlreadyWatched, take_lock
 from gputop_train.launch.supervisor import Supervisor, finalize
-from gputop_train.store.errors import StoreError
+from gputop_train.store.errors import StoreBusy, StoreError
 from gputop_train.store.reader import RunReader
 
 
@@ -467,3 +468,36 @@ def told(place: Path) -> set[str]:
     with contextlib.suppress(StoreError), RunReader(place / "run.sqlite") as reader:
         return {note.kind for note in reader.notes()}
     return set()
+
+
+def test_a_store_locked_at_the_end_is_waited_for_and_nothing_is_lost(runs):
+    run = runs.start("--steps", "60", held=True)
+    wait_for(lambda: stored_steps(run) > 0)
+    shell = sqlite3.connect(run.dir / "run.sqlite", isolation_level=None)
+    shell.execute("BEGIN EXCLUSIVE")
+    run.let_go()
+    run.wait_exit()
+    # Longer than one attempt waits by itself (2 s), so that attempts fail before this one.
+    wait_for(lambda: "waits: Another program" in (run.dir / "supervisor.log").read_text())
+    shell.execute("ROLLBACK")
+    shell.close()
+    assert run.wait_report()["steps"]["count"] == 60
+    assert run.wait_supervisor() == 0
+
+
+def test_a_locked_store_is_not_taken_for_a_damaged_one(runs):
+    run = runs.start("--steps", "30", held=True)
+    wait_for(lambda: stored_steps(run) == 30)
+    run.kill_supervisor()
+    shell = sqlite3.connect(run.dir / "run.sqlite", isolation_level=None)
+    shell.execute("PRAGMA locking_mode = EXCLUSIVE")
+    shell.execute("BEGIN EXCLUSIVE")
+    try:
+        with pytest.raises(StoreBusy):
+            Supervisor(run.dir)
+    finally:
+        shell.close()
+    assert not list(run.dir.glob("*.damaged-*"))
+    run.start_supervisor()
+    run.let_go()
+    assert run.wait_report()["steps"]["count"] == 30
