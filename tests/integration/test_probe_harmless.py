@@ -191,6 +191,69 @@ def test_a_script_behaves_as_without_us(name: str, tmp_path: Path) -> None:
     assert bare.stdout or bare.returncode, bare.stderr
 
 
+CUDA_HOOKS = """
+import sys
+if "_gputop_probe" in sys.modules:  # these are placed with the first CUDA context otherwise
+    import _gputop_probe.hooks.transfer as transfer
+    transfer.place(torch)
+    assert torch.Tensor.item.__code__.co_filename.startswith("<gputop")
+"""
+TENSOR_SCRIPTS = {
+    "methods keep their meaning": """
+        import copy, inspect, pickle
+        t = torch.arange(3.0)
+        print(t.to(torch.float64).dtype, t.sum().item(), t.tolist(), float(t[1]), int(t[2]), bool(t[1]))
+        print(t.cpu() is t, t.to("cpu") is t, [1, 2, 3][torch.tensor(1)], t.nonzero().shape)
+        print(torch.Tensor.item.__name__, torch.Tensor.to.__doc__ == torch.Tensor.to.__doc__)
+        print(nn.LazyLinear(3).to("cpu").to(torch.float64)(torch.ones(2, 5).double()).shape)
+        try:
+            torch.ones(2).item()
+        except RuntimeError:
+            import traceback; traceback.print_exc()
+        try:
+            t.to("nowhere")
+        except RuntimeError as error:
+            print(type(error).__name__)
+        print(torch.jit.script(lambda: 1) if False else "", pickle.loads(pickle.dumps(t)).tolist())
+    """,
+    "a subclass that counts what is asked of it": """
+        asked = []
+        class Counting(torch.Tensor):
+            @classmethod
+            def __torch_function__(cls, func, types, args=(), kwargs=None):
+                asked.append(getattr(func, "__name__", str(func)))
+                return super().__torch_function__(func, types, args, kwargs or {})
+        c = torch.ones(2).as_subclass(Counting)
+        c.to(torch.float64); c.sum().item(); c.tolist(); bool(c[0]); c.cpu()
+        print(asked)
+    """,
+    "compiled and transformed": """
+        import torch._dynamo
+        m = net(); o = torch.optim.AdamW(m.parameters())
+        def f(x):
+            y = m(x.to(torch.float32)); return y.sum() + y.mean().item()
+        c = torch.compile(f, backend="eager")
+        for n in (2, 2, 5):
+            loss = c(torch.ones(n, 8)); o.zero_grad(); loss.backward(); o.step()
+        k = torch._dynamo.utils.counters
+        print(bits(loss), dict(k["stats"]), sum(k["graph_break"].values()), dict(k["recompiles"]))
+        print(torch.vmap(lambda x: x.to(torch.float64) * 2)(torch.ones(3, 2)).dtype)
+        print(torch.fx.symbolic_trace(m)(torch.ones(1, 8)).shape, torch.export.export(m, (torch.ones(2, 8),)).graph_signature.user_inputs)
+    """,
+}
+
+
+@pytest.mark.parametrize("name", TENSOR_SCRIPTS)
+def test_watched_tensor_methods_behave_as_torchs_own(name: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(PREAMBLE + CUDA_HOOKS + textwrap.dedent(TENSOR_SCRIPTS[name]))
+    bare = run(script)
+    watched = run(script, env=deploy(tmp_path).env())
+    assert (watched.returncode, watched.stdout) == (bare.returncode, bare.stdout), watched.stderr
+    assert without_clock(watched.stderr) == without_clock(bare.stderr)
+    assert bare.returncode == 0 and bare.stdout, bare.stderr
+
+
 def test_death_by_signal_is_passed_on(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     body = "\nnet()(torch.ones(1, 8)).sum().backward()\nimport os; os.kill(os.getpid(), 11)\n"

@@ -69,6 +69,11 @@ def _finish_span(code: int, start: int, kind: str, call: str, amount: int, pinne
     return site
 
 
+def _kinds() -> frozenset[Any]:
+    """Exact tensor types that are watched. A subclass may count what is asked of it: not by us."""
+    return frozenset((S.torch.Tensor, S.torch.nn.Parameter))
+
+
 _copies = [0, True]
 _PINNED_EVERY = 8
 
@@ -84,10 +89,10 @@ def _finish_copy(start: int, name: str, source: Any) -> int:
 
 
 def _make_read(name: str, original: Any) -> Any:
-    state = S
+    state, kinds = S, _kinds()
 
     def read(self: Any, *args: Any, **kwargs: Any) -> Any:
-        watched = self.is_cuda and ident() == state.thread_id
+        watched = type(self) in kinds and self.is_cuda and ident() == state.thread_id
         if watched and not gate.open:
             gate.skipped += 1
             watched = False
@@ -111,10 +116,10 @@ def _make_read(name: str, original: Any) -> Any:
 
 
 def _make_move(name: str, original: Any) -> Any:
-    state = S
+    state, kinds = S, _kinds()
 
     def move(self: Any, *args: Any, **kwargs: Any) -> Any:
-        watched = gate.open and ident() == state.thread_id
+        watched = gate.open and type(self) in kinds and ident() == state.thread_id
         gpu = state.gpu
         on = watched and gpu is not None and gpu.on and not self.is_cuda
         if on:
