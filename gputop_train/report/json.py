@@ -17,6 +17,7 @@ from gputop_train.diagnose.shape import shape_of
 from gputop_train.diagnose.stats import median
 from gputop_train.diagnose.window import Window
 from gputop_train.model import EXPOSED_LABELS, LABELS, Diagnosis, Finding
+from gputop_train.report import settings
 from gputop_train.report.schema import SCHEMA, validate
 from gputop_train.store.reader import RunReader
 from gputop_train.store.rollup import StepRollup
@@ -77,6 +78,7 @@ def _run(
     wall_s: float | None,
 ) -> dict[str, Any]:
     attempts = reader.meta("attempts")
+    became = settings.outcomes(run, window.probe_states.values())
     reason = (exit_ or {}).get("reason")
     if exit_ is None:
         reason = "The script had not ended, or nobody saw its end."
@@ -95,7 +97,8 @@ def _run(
         "gpus": _gpus(window, reader),
         "signals_missing": sorted(window.missing),
         "overrides": dict(run.get("overrides") or {}),
-        "changes_results": [str(key) for key in run.get("changes_results") or ()],
+        "settings": became,
+        "changes_results": [s["setting"] for s in became if s["changes_results"]],
     }
 
 

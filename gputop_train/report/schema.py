@@ -75,6 +75,16 @@ REPORT: dict[str, Any] = {
         "gpus": Each({"uuid": TEXT, "name": Maybe(TEXT), "util_mean": Maybe(NUMBER)}),
         "signals_missing": Each(TEXT),
         "overrides": OBJECT,
+        "settings": Each(
+            {
+                "setting": TEXT,
+                "value": (NUMBER, TEXT, FLAG),
+                "status": Maybe(OneOf("applied", "refused", "no effect")),
+                "where": Each(TEXT),
+                "why": Maybe(TEXT),
+                "changes_results": FLAG,
+            }
+        ),
         "changes_results": Each(TEXT),
     },
     "status": OneOf("verdict", "healthy", "abstained", "too-early", "no-steps"),

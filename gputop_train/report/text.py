@@ -11,6 +11,7 @@ from typing import Any
 
 from gputop_train.model import Diagnosis, Finding
 from gputop_train.report import format as fmt
+from gputop_train.report import settings
 
 #: Widest text that is still easy to read; a wider terminal leaves the rest empty.
 MAX_WIDTH = 110
@@ -233,12 +234,10 @@ def _run(report: Mapping[str, Any], log_path: str | None, room: int) -> list[str
         parts.append(f"{run['attempts']} attempts")
     lines = fmt.row("run", " · ".join(parts), room)
     if run["overrides"]:
-        changes = set(run["changes_results"])
-        settings = [
-            f"{key}={value}{' (changes results)' if key in changes else ''}"
-            for key, value in run["overrides"].items()
-        ]
-        lines += fmt.row("set", " · ".join(settings), room)
+        # A report of an older release does not say what became of them.
+        became = run.get("settings") or settings.outcomes(run, ())
+        parts = [fmt.printable(settings.words(setting)) for setting in became]
+        lines += fmt.row("set", " · ".join(parts), room)
     if log_path is not None:
         lines += fmt.row("log", fmt.printable(log_path), room)
     return lines

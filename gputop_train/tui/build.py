@@ -21,6 +21,7 @@ from gputop_train.model import (
     Step,
     UtilSample,
 )
+from gputop_train.report import settings
 from gputop_train.store.rollup import LoaderDepth, StepRollup, UtilRollup
 from gputop_train.tui import series
 from gputop_train.tui.snapshot import (
@@ -47,8 +48,8 @@ def run_view(run: Mapping[str, Any], probe: Mapping[str, Any] | None) -> RunView
     script = run.get("script")
     command = [str(word) for word in run.get("command") or []]
     title = PurePath(script).name if isinstance(script, str) and script else " ".join(command)
-    overrides = run.get("overrides") or {}
-    changed = tuple(f"{key}={value}" for key, value in overrides.items())
+    became = settings.outcomes(run, () if probe is None else (probe,))
+    changed = tuple(settings.mark(setting) for setting in became)
     return RunView(
         id=str(run.get("id", "")),
         script=title or "?",

@@ -99,7 +99,10 @@ class Recorded:
         """Steps with what a supervisor stores beside them."""
         last = steps[-1].t1_ns if steps else START
         self.writer.add_steps(steps)
-        self.writer.put_probe_state(rank, probe_state(on_gpu), last)
+        state = probe_state(on_gpu)
+        if not steps:
+            state["cost"] = {"steps": 0}
+        self.writer.put_probe_state(rank, state, last)
         for second in range(int((last - START) / SECOND) + 1):
             t_ns = START + second * SECOND
             self.writer.add_host([HostSample(t_ns, cpus_total=4, cpus_allowed=4)])

@@ -138,7 +138,18 @@ def test_a_missing_signal_is_named_once(tmp_path):
 
 def test_settings_that_change_results_are_marked(tmp_path):
     run = RUN | {"overrides": {"num_workers": 4, "bf16": True}, "changes_results": ["bf16"]}
-    assert row(said(tmp_path, run=run), "set") == "num_workers=4 · bf16=True (changes results)"
+    shown = row(said(tmp_path, run=run, width=200), "set")
+    asked, changing = shown.split(" · ")
+    assert asked.startswith("num_workers=4 (not confirmed")
+    assert "changes results" not in asked
+    assert changing.startswith("bf16=True (not confirmed")
+    assert changing.endswith("changes results)")
+
+
+def test_an_older_report_is_told_from_what_it_has(long_report):
+    old = {**long_report, "run": {**long_report["run"], "overrides": {"num_workers": 4}}}
+    del old["run"]["settings"]
+    assert row(text.summary(old, 100), "set").startswith("num_workers=4 (not confirmed")
 
 
 @pytest.fixture(scope="module")

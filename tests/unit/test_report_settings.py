@@ -1,0 +1,66 @@
+"""A report says what became of a setting, not what was asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from gputop_train.report import settings
+
+
+def row(key="num_workers", value=2, loader="train.py:41", status="applied", why=""):
+    return {"key": key, "value": value, "loader": loader, "status": status, "why": why}
+
+
+def outcome(label="num_workers", value=2, rows=None, changing=True):
+    run = {"overrides": {label: value}, "changes_results": [label] if changing else []}
+    states = [] if rows is None else [{"overrides": rows}]
+    (found,) = settings.outcomes(run, states)
+    return found
+
+
+def test_an_applied_setting_names_its_loaders():
+    refused = row(loader="train.py:50", status="refused", why="it looks like evaluation")
+    found = outcome(rows=[row(), row(), refused])
+    assert (found["status"], found["where"], found["why"]) == ("applied", ["train.py:41"], None)
+    assert settings.words(found) == "num_workers=2 (applied at train.py:41, changes results)"
+    assert settings.mark(found) == "num_workers=2 (changes results)"
+
+
+def test_a_refused_setting_says_why_and_changes_nothing():
+    found = outcome(rows=[row(status="refused", why="it reads a stream")])
+    assert (found["status"], found["changes_results"]) == ("refused", False)
+    assert settings.words(found) == "num_workers=2 (refused at train.py:41: it reads a stream)"
+    assert settings.mark(found) == "num_workers=2 (refused)"
+
+
+@pytest.mark.parametrize(
+    ("label", "rows"),
+    [
+        ("num_workers", []),
+        ("num_workers", [row(key="batch_size")]),
+        ("num_workers", [row(value=4)]),
+        ("num_workers@train.py:7", [row()]),
+    ],
+)
+def test_a_setting_that_met_no_loader_had_no_effect(label, rows):
+    found = outcome(label, rows=rows)
+    assert (found["status"], found["changes_results"]) == ("no effect", False)
+    assert settings.mark(found) == f"{label}=2 (no effect)"
+    assert "no DataLoader" in settings.words(found)
+
+
+def test_a_named_loader_is_met_whatever_path_was_typed():
+    assert outcome("num_workers@src/train.py:41", rows=[row()])["status"] == "applied"
+
+
+def test_what_no_probe_told_is_not_known():
+    found = outcome(rows=None)
+    assert found["status"] is None
+    assert "not confirmed" in settings.words(found)
+    assert settings.mark(found) == "num_workers=2 (changes results)"
+
+
+def test_one_rank_is_enough_to_apply_a_setting():
+    run = {"overrides": {"num_workers": 2}}
+    states = [{"overrides": []}, {"overrides": [row()]}, {"torch": "2.13"}]
+    assert settings.outcomes(run, states)[0]["status"] == "applied"
