@@ -89,8 +89,8 @@ def periodic_gain(pattern: Periodic, what: str) -> Gain:
         return Gain(whole, None, f"time without {what}: T / (T - E)")
     reached = whole * (1 - pattern.share_at(every))
     basis = (
-        f"(nT + c) / (nT + c') with n = {pattern.every:.0f} steps, T = {ms(pattern.step_ms)}, "
-        f"c = {ms(pattern.cost_ms)}: from every {every} steps up to no {what} at all"
+        f"(nT + c) / (nT + c'), n = {pattern.every:,.0f}, T = {ms(pattern.step_ms)}, "
+        f"c = {ms(pattern.cost_ms)}; every {every:,} steps to no {what}"
     )
     return Gain(whole, (reached, whole), basis)
 
@@ -103,8 +103,8 @@ def checkpoint_advice(pattern: Periodic, places: tuple[Where, ...]) -> tuple[Adv
     if every is not None and pattern.every is not None:
         steps.append(
             Advice(
-                f"Save less often{line}: every {pattern.every:.0f} steps costs "
-                f"{ms(pattern.cost_ms)} each; every {every} steps costs "
+                f"Save less often{line}: every {pattern.every:,.0f} steps costs "
+                f"{ms(pattern.cost_ms)} each; every {every:,} steps costs "
                 f"{percent(pattern.share_at(every))} of the time instead of "
                 f"{percent(pattern.share)}."
             )
@@ -130,9 +130,9 @@ def evaluation_advice(pattern: Periodic, places: tuple[Where, ...]) -> tuple[Adv
         double = round(pattern.every * 5)
         steps.append(
             Advice(
-                f"Evaluate less often{line}: every {pattern.every:.0f} steps costs "
-                f"{ms(pattern.cost_ms)} each; every {double} steps costs "
-                f"{percent(pattern.share_at(double))} of the time, every {every} steps "
+                f"Evaluate less often{line}: every {pattern.every:,.0f} steps costs "
+                f"{ms(pattern.cost_ms)} each; every {double:,} steps costs "
+                f"{percent(pattern.share_at(double))} of the time, every {every:,} steps "
                 f"{percent(pattern.share_at(every))}, instead of {percent(pattern.share)}."
             )
         )

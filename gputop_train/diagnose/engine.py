@@ -23,7 +23,7 @@ MIN_STEPS = 20
 #: A live verdict on very short steps waits this long, so that a burst at the start is not the run.
 MIN_LIVE_S = 5.0
 #: Causes that cost less than this in all are not worth a line, whatever their share.
-MIN_LOST_S = 0.1
+MIN_LOST_S = 0.25
 MAX_ALSO = 2
 #: Signals without which "healthy" is not claimed: data, sync and interruptions, and the step's own.
 HEALTHY_HOOKS = ("data", "backward", "optimizer", "sync", "save", "eval")

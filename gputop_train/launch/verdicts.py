@@ -17,6 +17,7 @@ from gputop_train.model import Diagnosis
 from gputop_train.store.reader import RunReader
 
 if TYPE_CHECKING:
+    from gputop_train.diagnose.standing import Standing
     from gputop_train.diagnose.window import Window
 
 _PERIOD_NS = 2_000_000_000
@@ -26,12 +27,16 @@ _REST = 60
 
 
 class Judge:
-    """Decides when a live diagnosis is due and makes it, within a CPU budget."""
+    """Decides when a live diagnosis is due and makes it, within a CPU budget.
+
+    It keeps the one that stands: a new cause is told once it was seen twice (`Standing`).
+    """
 
     def __init__(self, store: Path) -> None:
         self._store = store
         self._reader: RunReader | None = None
         self._due_ns = 0
+        self._standing: Standing | None = None
 
     def judge(self, now_ns: int) -> Diagnosis | None:
         """A diagnosis of the last window, or ``None`` when none is due.
@@ -43,12 +48,16 @@ class Judge:
             return None
         # Imported here: whatever is wrong with judging must not keep data from being recorded.
         from gputop_train.diagnose import engine, evidence
+        from gputop_train.diagnose.standing import Standing
 
         began_ns = time.thread_time_ns()
         try:
             if self._reader is None:
                 self._reader = RunReader(self._store)
-            return engine.diagnose(evidence.build(self._reader, final=False))
+            if self._standing is None:
+                self._standing = Standing()
+            found = engine.diagnose(evidence.build(self._reader, final=False))
+            return self._standing.settle(found)
         finally:
             cost_ns = time.thread_time_ns() - began_ns
             self._due_ns = now_ns + min(max(_PERIOD_NS, _REST * cost_ns), _LONGEST_NS)

@@ -12,6 +12,7 @@ from typing import Any
 
 from gputop_train.diagnose.accounting import account, shares
 from gputop_train.diagnose.evidence import totals_of
+from gputop_train.diagnose.rules.launch_bound import launch_idle
 from gputop_train.diagnose.rules.memory_leak import growth
 from gputop_train.diagnose.shape import shape_of
 from gputop_train.diagnose.stats import median
@@ -59,7 +60,7 @@ def build(
         "note": diagnosis.note,
         "abstained": [{"id": a.id, "missing": a.missing} for a in diagnosis.abstained],
         "steps": _steps(window),
-        "time": _time(window, wall_s),
+        "time": _time(window, wall_s, reader.meta("eval_sub")),
         "gpu": _gpu(window),
         "memory": _memory(window, reader),
         "verdict": None if diagnosis.verdict is None else _finding(diagnosis.verdict),
@@ -178,7 +179,7 @@ def _steps(window: Window) -> dict[str, Any]:
     }
 
 
-def _time(window: Window, wall_s: float | None) -> dict[str, Any]:
+def _time(window: Window, wall_s: float | None, eval_sub: Any) -> dict[str, Any]:
     """Where the time between the first and the last step went, warm-up included."""
     whole = window.whole
     covered = min(1.0, whole.measured_ns / whole.wall_ns) if whole.wall_ns > 0 else None
@@ -187,8 +188,19 @@ def _time(window: Window, wall_s: float | None) -> dict[str, Any]:
         "training_s": whole.wall_ns / 1e9 if whole.steps else None,
         "shares": _every_label(shares(whole)),
         "coverage": covered,
-        "eval_shares": None,
+        "eval_shares": _eval_shares(_mapping(eval_sub).get(str(window.rank))),
     }
+
+
+def _eval_shares(parts: Any) -> dict[str, float] | None:
+    """Evaluation time by part, as shares that sum to 1; ``None`` without an evaluation."""
+    spent = {
+        label: ns
+        for label, ns in _mapping(parts).items()
+        if label in LABELS and isinstance(ns, int) and ns > 0
+    }
+    total = sum(spent.values())
+    return {label: ns / total for label, ns in spent.items()} if total else None
 
 
 def _every_label(found: Mapping[str, float]) -> dict[str, float | None]:
@@ -201,8 +213,23 @@ def _gpu(window: Window) -> dict[str, Any]:
         "util_mean": acc.util_mean,
         "util_shape": shape_of(window).label,
         "busy_share": acc.busy_share,
-        "exposed": {label: acc.exposed.get(label) for label in EXPOSED_LABELS},
+        "exposed": _exposed(window),
     }
+
+
+def _exposed(window: Window) -> dict[str, float | None]:
+    """Idle time by what the GPU waited for; busy time and these never exceed the whole.
+
+    Launch idle is what ``launch-bound`` judged, taken out of what nothing else explains.
+    """
+    acc = account(window)
+    exposed = {label: acc.exposed.get(label) for label in EXPOSED_LABELS}
+    left = exposed["unattributed"]
+    launch = launch_idle(window)
+    if exposed["launch"] is None and launch is not None and left is not None:
+        exposed["launch"] = min(launch, left)
+        exposed["unattributed"] = left - min(launch, left)
+    return exposed
 
 
 def _memory(window: Window, reader: RunReader) -> dict[str, Any]:

@@ -95,7 +95,9 @@ class Recorded:
         self.path = folder / "run.sqlite"
         self.writer = RunWriter(self.path, now_ns=lambda: START + 31 * SECOND)
 
-    def train(self, steps: Sequence[Step], *, on_gpu: bool = False, rank: int = 0) -> Recorded:
+    def train(
+        self, steps: Sequence[Step], *, on_gpu: bool = False, rank: int = 0, util: float = 97.0
+    ) -> Recorded:
         """Steps with what a supervisor stores beside them."""
         last = steps[-1].t1_ns if steps else START
         self.writer.add_steps(steps)
@@ -109,7 +111,7 @@ class Recorded:
             self.writer.add_procs([ProcSample(t_ns, 100, "trainer", cpu=1.0, rank=rank)])
             if on_gpu:
                 self.writer.add_gpu([GpuSample(t_ns, UUID, memory_total=139_000_000)])
-                self.writer.add_util([UtilSample(t_ns + i, UUID, 97.0) for i in range(5)])
+                self.writer.add_util([UtilSample(t_ns + i, UUID, util) for i in range(5)])
         return self
 
     def remember(self, samples: Sequence[MemorySample]) -> Recorded:

@@ -78,6 +78,39 @@ def test_a_neighbour_on_the_gpu_makes_its_utilisation_no_measure_of_ours():
     assert "other processes" in account(shared).busy_basis
 
 
+def test_steps_with_events_that_waited_less_than_the_others_speak_for_their_own_wait_only():
+    # Events came in steps that wait 1 ms, half of it exposed; every other step waits 3 ms.
+    with_events = make_steps(10, {"data_wait": 1, "forward": 9}, exposed={"data_wait": 0.5})
+    without = make_steps(90, {"data_wait": 3, "forward": 7})
+    acc = account(window(with_events + without, on_gpu=True, util=60))
+    assert acc.exposed["data_wait"] == pytest.approx(0.5 * acc.shares["data_wait"])
+    assert acc.shares["data_wait"] == pytest.approx(0.28)
+
+
+def test_a_wait_beyond_all_that_the_gpu_was_busy_is_idle_time_whatever_the_events_saw():
+    quick = make_steps(10, {"data_wait": 1, "forward": 9}, exposed={"data_wait": 0.1})
+    slow = make_steps(90, {"data_wait": 8, "forward": 2})
+    acc = account(window(quick + slow, on_gpu=True, util=10))
+    # 73% of the time in next(), a GPU busy for at most 13%.
+    assert acc.exposed["data_wait"] == pytest.approx(0.73 - 0.13)
+
+
+def test_a_save_that_no_step_with_events_had_was_not_measured():
+    with_events = make_steps(10, {"forward": 10}, exposed={"checkpoint": 0, "data_wait": 0})
+    saving = make_steps(10, {"forward": 10, "checkpoint": 5})
+    acc = account(window(with_events + saving, on_gpu=True, util=50))
+    assert acc.exposed["checkpoint"] is None
+    assert acc.exposed["data_wait"] == 0
+
+
+def test_busy_time_and_exposed_idle_never_exceed_the_whole():
+    steps = make_steps(50, {"data_wait": 8, "forward": 2}, exposed={"data_wait": 8, "h2d": 1})
+    for util in (5, 40, 100):
+        acc = account(window(steps, on_gpu=True, util=util))
+        told = acc.busy_share + sum(v for v in acc.exposed.values() if v is not None)
+        assert told == pytest.approx(1.0, abs=0.001)
+
+
 def test_on_a_cpu_the_whole_wait_is_lost():
     share, basis = lost_share(window(make_steps(50, {"data_wait": 6, "forward": 4})), "data_wait")
     assert share == pytest.approx(0.6)

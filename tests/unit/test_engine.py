@@ -119,16 +119,16 @@ def test_half_the_cost_each_is_named_for_both():
 
 def test_information_alone_is_no_verdict():
     found = diagnose(
-        window(make_steps(300, {"data_wait": 0.7, "forward": 9.3}), loaders=(loader(),))
+        window(make_steps(600, {"data_wait": 0.7, "forward": 9.3}), loaders=(loader(),))
     )
     assert found.status == "healthy"
     assert [(f.id, f.severity) for f in found.also] == [("input-bound", "info")]
 
 
-def test_a_tenth_of_a_second_in_all_is_not_worth_a_line():
-    steps = make_steps(100, {"data_wait": 0.9, "forward": 0.1})
-    assert diagnose(window(steps, loaders=(loader(),))).verdict is None
+def test_a_fifth_of_a_second_in_all_is_not_worth_a_line():
     steps = make_steps(200, {"data_wait": 0.9, "forward": 0.1})
+    assert diagnose(window(steps, loaders=(loader(),))).verdict is None
+    steps = make_steps(300, {"data_wait": 0.9, "forward": 0.1})
     assert diagnose(window(steps, loaders=(loader(),))).verdict is not None
 
 
@@ -289,7 +289,8 @@ def test_any_window_at_all_gets_one_consistent_answer(
     if found.verdict is not None:
         assert count >= 20
         assert found.verdict.severity in ("warn", "critical")
-        assert all(f.lost_share <= found.verdict.lost_share for f in found.also)
+        causes = [f for f in found.also if f.severity != "info"]
+        assert all(f.lost_share <= found.verdict.lost_share for f in causes)
         assert found.verdict.severity == "warn" or count >= 50
     for finding in (*filter(None, [found.verdict]), *found.also):
         assert 0 <= finding.lost_share <= 1

@@ -149,6 +149,28 @@ def test_a_gpu_run_names_the_card_and_what_was_exposed(recorded):
     assert report["memory"]["device_total"] == 139_000_000
 
 
+def test_launch_idle_is_taken_out_of_what_nothing_explains(recorded):
+    steps = steps_of(100, TRAIN, exposed={"data_wait": 0}, dry=1.0)
+    report = recorded.train(steps, on_gpu=True, util=20).report(ended())
+    assert report["verdict"]["id"] == "launch-bound"
+    gpu = report["gpu"]
+    assert gpu["exposed"]["launch"] == pytest.approx(report["verdict"]["lost_share"], abs=1e-5)
+    told = gpu["busy_share"] + sum(v for v in gpu["exposed"].values() if v is not None)
+    assert told == pytest.approx(1.0, abs=0.001)
+
+
+def test_evaluation_has_shares_of_its_own(recorded):
+    recorded.writer.set_meta("eval_sub", {"0": {"data_wait": 300, "forward": 900}, "1": {"h2d": 5}})
+    report = recorded.train(steps_of(50, TRAIN)).report(ended())
+    assert report["time"]["eval_shares"] == {"data_wait": 0.25, "forward": 0.75}
+    assert validate(report) == []
+
+
+def test_a_run_that_never_evaluated_has_no_evaluation_shares(recorded):
+    recorded.writer.set_meta("eval_sub", {"0": {}})
+    assert recorded.train(steps_of(50, TRAIN)).report(ended())["time"]["eval_shares"] is None
+
+
 def test_a_cpu_run_measured_nothing_of_a_gpu(recorded):
     report = recorded.train(steps_of(100, TRAIN)).report(ended())
     assert report["gpu"] == {

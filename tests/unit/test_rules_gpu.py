@@ -123,6 +123,29 @@ def test_a_measured_launch_idle_is_taken_as_it_is():
     assert launch(steps, util=50).lost_share == pytest.approx(0.4)
 
 
+def test_the_launch_idle_told_in_the_report_is_the_one_that_was_judged():
+    steps = make_steps(100, LAUNCHING, dry=0.9)
+    made = window(steps, on_gpu=True, util=20)
+    assert launch_bound.launch_idle(made) == launch_bound.judge(made).lost_share
+    # Below its threshold it is still a number; behind an earlier gate or without events it is none.
+    little = launch_bound.launch_idle(window(steps, on_gpu=True, util=90))
+    assert little is not None and 0 < little < launch_bound.LAUNCH
+    full = make_steps(100, LAUNCHING, dry=0.1)
+    assert launch_bound.launch_idle(window(full, on_gpu=True, util=20)) is None
+    assert (
+        launch_bound.launch_idle(window(make_steps(100, LAUNCHING), on_gpu=True, util=20)) is None
+    )
+
+
+def test_thousands_of_reads_are_written_as_a_person_would():
+    steps = make_steps(100, {"sync": 8, "forward": 2}, syncs=1024)
+    found = sync(steps, util=15)
+    assert "1,024 a step" in found.summary
+    assert "e+" not in found.summary + " ".join(a.text for a in found.advice)
+    reads = next(e for e in found.evidence if e.what == "blocking reads")
+    assert (reads.value, reads.unit) == (1024, "a step")
+
+
 def test_without_dry_flags_launch_cannot_be_judged():
     found = launch(make_steps(100, LAUNCHING), util=20)
     assert isinstance(found, Abstention)

@@ -152,13 +152,96 @@ def test_waits_at_epoch_starts_only_are_not_answered_with_more_workers():
         extra=lambda i: {"data_wait": 200} if i % 20 == 0 else {},
     )
     found = judge(
-        steps, loaders=(loader(num_workers=2, epochs=10),), workers=(0.9, 0.9), depths=[4] * 20
+        steps,
+        loaders=(loader(num_workers=2, epochs=10, batches=200),),
+        workers=(0.9, 0.9),
+        depths=[4] * 20,
     )
     assert isinstance(found, Finding)
     assert found.refined is None
     assert found.confidence == "medium"
     settings = [a.setting for a in found.advice if a.setting]
     assert settings == [{"persistent_workers": True}]
+    assert found.advice[0].setting == {"persistent_workers": True}
+    assert "epoch starts" in found.advice[0].text
+
+
+def test_slow_epoch_starts_of_workers_that_are_kept_are_not_answered_with_keeping_them():
+    found = judge(
+        epochs_of(20),
+        loaders=(loader(num_workers=2, epochs=10, batches=200, persistent_workers=True),),
+    )
+    assert isinstance(found, Finding)
+    assert [a.setting for a in found.advice] == [None]
+    assert "epoch starts" in found.advice[0].text
+
+
+def test_slow_epoch_starts_in_the_training_process_are_not_answered_with_workers():
+    found = judge(epochs_of(20), loaders=(loader(epochs=10, batches=200, length=20),))
+    assert isinstance(found, Finding)
+    assert found.refined is None
+    assert all("num_workers" not in (a.setting or {}) for a in found.advice)
+    assert found.gain is not None and found.gain.expected is None
+
+
+def epochs_of(length):
+    return make_steps(
+        200,
+        {"forward": 9.9, "data_wait": 0.1},
+        extra=lambda i: {"data_wait": 200} if i % length == 0 else {},
+    )
+
+
+def test_workers_that_deliver_in_rounds_are_too_few_and_no_burst():
+    # Eight busy workers are ready at the same time: seven batches in eight are there at once.
+    found = judge(
+        epochs_of(8),
+        loaders=(loader(num_workers=8, batches=210, epochs=1),),
+        workers=[0.97] * 8,
+        depths=[0] * 20,
+        cores=32,
+    )
+    assert isinstance(found, Finding)
+    assert found.refined == "prep-stall"
+    assert found.advice[0].setting is not None
+
+
+def test_single_slow_items_are_told_apart_from_a_slow_loader():
+    found = judge(
+        epochs_of(37),
+        loaders=(loader(num_workers=2, batches=210, epochs=1),),
+        workers=(0.5, 0.5),
+        depths=[4] * 20,
+    )
+    assert isinstance(found, Finding)
+    assert "single slow items" in found.advice[0].text
+    assert all(a.setting is None for a in found.advice)
+
+
+def test_the_idle_workers_of_an_evaluation_are_not_taken_for_those_of_training():
+    # `window` numbers worker processes from 20 on.
+    training = loader(num_workers=2, worker_pids=(20, 21))
+    evaluating = loader(id=2, line=60, num_workers=2, worker_pids=(22, 23), feeds_training=False)
+    found = judge(
+        make_steps(100, STARVED),
+        loaders=(training, evaluating),
+        workers=(0.99, 0.98, 0.0, 0.0),
+        depths=[0] * 20,
+        cores=16,
+    )
+    assert isinstance(found, Finding)
+    assert found.refined == "prep-stall"
+
+
+def test_one_half_busy_worker_beside_sleepers_has_all_the_work():
+    found = judge(
+        make_steps(100, STARVED),
+        loaders=(loader(num_workers=4, iterable=True),),
+        workers=(0.6, 0.0, 0.0, 0.01),
+        depths=[0] * 20,
+    )
+    assert isinstance(found, Finding)
+    assert "3 of 4 workers have nothing to do" in found.advice[0].text
 
 
 def test_an_iterable_dataset_is_never_given_workers_by_a_setting():

@@ -39,7 +39,7 @@ def test_a_slow_save_every_20_steps_is_named_with_its_line_and_its_numbers():
 def test_the_advice_says_how_rare_saves_must_be_and_what_they_cost_then():
     found = judge_saves(saves(20, 200))
     # c = 200 ms, T = 10 ms: 1% at c / (nT + c) <= 0.01, that is n >= 1,980.
-    assert "every 2000 steps costs 1% of the time instead of 50%" in found.advice[0].text
+    assert "every 2,000 steps costs 1% of the time instead of 50%" in found.advice[0].text
     assert "train.py:88" in found.advice[0].text
     assert "async_save" in found.advice[1].text
     assert len(found.advice) <= 3

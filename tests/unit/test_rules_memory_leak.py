@@ -95,11 +95,23 @@ def test_memory_that_shrinks_is_no_leak():
     assert isinstance(judge(noisy(rising(200)[::-1])), RuledOut)
 
 
+def test_on_a_cpu_plain_numbers_are_advised_not_detached_tensors():
+    found = judge(list(rising(200)))
+    assert ".item()" in found.advice[0].text
+    assert "A kept .detach() still" in found.advice[0].text
+
+
+def test_growth_is_told_in_units_a_person_would_use():
+    values = {e.what: (e.value, e.unit) for e in judge(list(rising(200))).evidence}
+    assert values["growth over the steady part"][1] == "MB"
+    assert values["Mann-Kendall p"] == ("< 0.001", "")
+
+
 def test_the_time_left_follows_from_the_rate():
     # 200 MB in 20 s of steps, 12 GB available: 1,200 s.
     found = judge(list(rising(200)))
-    values = {e.what: e.value for e in found.evidence}
-    assert values["time until memory runs out"] == pytest.approx(1200, rel=0.05)
+    values = {e.what: (e.value, e.unit) for e in found.evidence}
+    assert values["time until memory runs out"] == (pytest.approx(20, rel=0.05), "min")
     assert found.severity == "critical"
     assert "20 min" in found.summary
 

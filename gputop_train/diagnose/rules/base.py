@@ -82,6 +82,12 @@ def call_text(line: str) -> str:
     return f"{text}...)" if text.endswith("(") else text
 
 
+def short_call(line: str, room: int = 40) -> str:
+    """A line of code cut to share a line with its numbers."""
+    text = " ".join(line.split())
+    return text if len(text) <= room else text[: room - 3] + "..."
+
+
 def name(place: Where) -> str:
     """``train.py:41``."""
     return f"{PurePath(place.file).name}:{place.line}"
@@ -129,6 +135,37 @@ def occurrences(window: Window, label: str) -> list[Interval]:
     return sorted(found, key=lambda i: i.t0_ns)
 
 
+def plain(value: float) -> str:
+    """A number as a person writes it: ``1,020``, ``23``, ``1.02``; never ``1.02e+03``."""
+    if abs(value) >= 99.5:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if abs(value) >= 0.001 or value == 0 else f"{value:.1e}"
+
+
 def number(what: str, value: float | None, unit: str = "", digits: int = 3) -> Evidence:
-    """Evidence rounded to meaningful digits (a report is not a log of floats)."""
-    return Evidence(what, None if value is None else float(f"{value:.{digits}g}"), unit)
+    """Evidence rounded to meaningful digits (a report is not a log of floats).
+
+    Whole numbers stay whole: 9 saves are no 9.0, and 1,024 reads are no 1,020. A share keeps its
+    point, which is how a reader of the report tells it from a count.
+    """
+    if value is None:
+        return Evidence(what, None, unit)
+    rounded = float(value) if abs(value) >= 10**digits else float(f"{value:.{digits}g}")
+    if not unit.startswith("of ") and (rounded.is_integer() or abs(rounded) >= 10 ** (digits - 1)):
+        return Evidence(what, round(rounded), unit)
+    return Evidence(what, rounded, unit)
+
+
+def span(what: str, milliseconds: float | None) -> Evidence:
+    """A time in the unit a person would use: ``978 ms``, ``2.08 s``."""
+    if milliseconds is not None and abs(milliseconds) >= 1000:
+        return number(what, milliseconds / 1000, "s")
+    return number(what, milliseconds, "ms")
+
+
+def amount(what: str, count: float, per: str = "") -> Evidence:
+    """Bytes in the unit a person would use: ``44 MB a step``, ``40.7 GB``."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6)):
+        if abs(count) >= size:
+            return number(what, count / size, unit + per)
+    return number(what, count / 1e3, "kB" + per)

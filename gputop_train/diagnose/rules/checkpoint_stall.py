@@ -17,12 +17,14 @@ from gputop_train.diagnose.rules.base import (
     Judgement,
     Rule,
     RuledOut,
+    amount,
     hook_missing,
     ms,
     number,
     occurrences,
     percent,
     severity,
+    span,
     top_sites,
     where,
 )
@@ -55,9 +57,9 @@ def judge(window: Window) -> Judgement:
         evidence=(
             number("saving", share, "of wall"),
             number("saves", pattern.count),
-            number("one save, mean", pattern.cost_ms, "ms"),
+            span("one save, mean", pattern.cost_ms),
             number("steps between saves", pattern.every),
-            number("step without it, mean", pattern.step_ms, "ms"),
+            span("step without it, mean", pattern.step_ms),
             *_size(window),
         ),
         where=places,
@@ -85,7 +87,7 @@ def _size(window: Window) -> tuple[Evidence, ...]:
     sizes = [i.bytes for i in occurrences(window, "checkpoint") if i.bytes]
     if not sizes:
         return ()
-    return (number("one save, size", sum(sizes) / len(sizes) / 1e6, "MB"),)
+    return (amount("one save, size", sum(sizes) / len(sizes)),)
 
 
 RULE = Rule(ID, 20, judge, probe="skip the next save")

@@ -30,6 +30,7 @@ from gputop_train.diagnose.rules.base import (
     number,
     percent,
     severity,
+    span,
     top_sites,
     where,
 )
@@ -67,9 +68,9 @@ def judge(window: Window) -> Judgement:
         evidence=(
             number("evaluation", share, "of wall"),
             number("evaluations", pattern.count),
-            number("one evaluation, mean", pattern.cost_ms, "ms"),
+            span("one evaluation, mean", pattern.cost_ms),
             number("steps between evaluations", pattern.every),
-            number("step without it, mean", pattern.step_ms, "ms"),
+            span("step without it, mean", pattern.step_ms),
         ),
         where=places,
         where_missing=why_none,

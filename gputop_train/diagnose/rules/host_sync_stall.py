@@ -29,7 +29,9 @@ from gputop_train.diagnose.rules.base import (
     name,
     number,
     percent,
+    plain,
     severity,
+    short_call,
     top_sites,
     where,
 )
@@ -67,9 +69,7 @@ def sync_cost(window: Window) -> SyncCost:
         model = min(blocked, max(0.0, idle - _earlier_gates(window)))
     bounds = [(pairs, "GPU event pairs")] if pairs is not None else []
     if acc.busy_share is not None:
-        bounds.append(
-            (max(0.0, blocked - acc.busy_share), "blocked time beyond the GPU's busy time")
-        )
+        bounds.append((max(0.0, blocked - acc.busy_share), "blocked beyond GPU busy"))
     if not bounds:
         return SyncCost(blocked, None, None, "")
     lower, basis = max(bounds, key=lambda b: b[0])
@@ -129,7 +129,7 @@ def _finding(window: Window, cost: SyncCost) -> Finding:
         id=ID,
         summary=(
             f"Blocking reads of GPU results cost at least {percent(lost)} of every step: "
-            f"{per_step:.3g} a step, after each the GPU stands idle until the host catches up."
+            f"{plain(per_step)} a step, after each the GPU stands idle until the host catches up."
         ),
         severity=severity(lost, window.totals.steps, warn=WARN, critical=CRITICAL),
         confidence=confidence,
@@ -141,8 +141,7 @@ def _finding(window: Window, cost: SyncCost) -> Finding:
         gain=Gain(
             ceiling(lost),
             None,
-            f"T / (T - E), E from {cost.basis}"
-            + (" and the model max(T - S, busy)" if lost > lower else ""),
+            f"T / (T - E), E from {cost.basis}" + (" and max(T - S, busy)" if lost > lower else ""),
             at_least=True,
         ),
     )
@@ -157,8 +156,7 @@ def _control(window: Window) -> Evidence | None:
     if found is None or found.low <= 0:
         return None
     return number(
-        f"steps with more reads than usual are longer by (n = {found.n_with} against "
-        f"{found.n_without})",
+        f"{found.n_with} steps with more reads than the other {found.n_without} are longer by",
         found.difference,
         "ms",
     )
@@ -169,7 +167,7 @@ def _evidence(
 ) -> tuple[Evidence, ...]:
     acc = account(window)
     rows = [
-        number("GPU idle behind reads, lower bound", cost.lower, f"of wall ({cost.basis})"),
+        number(f"GPU idle behind reads, at least ({cost.basis})", cost.lower, "of wall"),
         number("host blocked in reads (context)", cost.blocked, "of wall"),
         number("cost by the model max(T - S, busy)", cost.model, "of wall"),
         number("blocking reads", per_step, "a step"),
@@ -177,7 +175,11 @@ def _evidence(
         number("GPU utilisation, mean", acc.util_mean, "%"),
     ]
     rows += [
-        Evidence(f"{name(where(s))} {s.call}", s.count, f"reads, {ms(s.total_ns / 1e6)} blocked")
+        Evidence(
+            f"{name(where(s))} {short_call(s.call)}",
+            s.count,
+            f"reads, {ms(s.total_ns / 1e6)} blocked",
+        )
         for s in _sites(window)
     ]
     if control is not None:
@@ -207,8 +209,8 @@ def _advice(per_step: float, places: tuple[Where, ...]) -> tuple[Advice, ...]:
     if per_step >= 2:
         steps.append(
             Advice(
-                f"Collect the {per_step:.0f} values of a step on the GPU (torch.stack, index_add_) "
-                "and read them once with .tolist()."
+                f"Collect the {plain(per_step)} values of a step on the GPU (torch.stack, "
+                "index_add_) and read them once with .tolist()."
             )
         )
     steps.append(

@@ -43,14 +43,17 @@ from gputop_train.diagnose.rules.base import (
     top_sites,
     where,
 )
-from gputop_train.diagnose.stats import median
+from gputop_train.diagnose.waits import Waits, pattern
 from gputop_train.diagnose.window import Window
 from gputop_train.model import Abstention, Advice, Evidence, Finding, Gain, Loader, Where
 
 ID = "input-bound"
 QUEUE_EMPTY, MIN_POLLS = 0.5, 8
+LOWER_BOUND = "at least, by driver utilisation"
 BUSY_WORKER = 0.85
 IDLE_WORKER = 0.4
+#: A worker that uses less than this has nothing to do; half of them: the split is at fault.
+JOBLESS_WORKER = 0.1
 #: Half a core of other programs is worth a line of evidence.
 BUSY_NEIGHBOUR = 0.5
 
@@ -61,8 +64,8 @@ class Supply:
 
     loader: Loader | None
     empty_share: float | None  # polls that found no batch ready
-    workers_busy: tuple[float, ...]  # mean cores of each worker process
-    bursts: bool  # the waits sit in a few steps, the usual step waits for nothing
+    workers_busy: tuple[float, ...]  # mean cores of each of its worker processes
+    waits: Waits
 
 
 def judge(window: Window) -> Judgement:
@@ -97,7 +100,7 @@ def _lost(window: Window, host: float) -> tuple[float | None, str, Confidence]:
     # The GPU's idle time holds the exposed wait; other host work may hide part of it. Between
     # max(0, W - busy) and min(W, idle): judged on the lower bound, so it may be silent, not wrong.
     lower = max(0.0, host - (1.0 - acc.idle_share))
-    return lower, "at least, from driver utilisation without GPU events", "medium"
+    return lower, LOWER_BOUND, "medium"
 
 
 def _supply(window: Window) -> Supply:
@@ -105,23 +108,33 @@ def _supply(window: Window) -> Supply:
     loader = feeding[0] if feeding else None
     polls = [d.ready for d in window.depths if loader is not None and d.loader_id == loader.id]
     empty = sum(1 for r in polls if r == 0) / len(polls) if len(polls) >= MIN_POLLS else None
+    return Supply(loader, empty, _workers_busy(window, loader), pattern(window, loader))
+
+
+def _workers_busy(window: Window, loader: Loader | None) -> tuple[float, ...]:
+    """Mean cores of this loader's workers; those of an evaluation's loader idle by design."""
     usage: dict[int, list[float]] = {}
     for p in window.procs:
         if p.role == "worker" and p.cpu is not None:
             usage.setdefault(p.pid, []).append(p.cpu)
-    busy = tuple(sum(v) / len(v) for _, v in sorted(usage.items()) if len(v) >= 2)
-    usual = median([s.labels.get("data_wait", 0) / max(1, s.wall_ns) for s in window.steps])
-    return Supply(loader, empty, busy, usual is not None and usual < INFO)
+    mine = set(loader.worker_pids) if loader is not None else set()
+    others = {pid for ld in window.loaders if ld is not loader for pid in ld.worker_pids}
+    kept = [pid for pid in sorted(usage) if pid not in others - mine and len(usage[pid]) >= 2]
+    if mine & set(kept):
+        kept = [pid for pid in kept if pid in mine]
+    return tuple(sum(usage[pid]) / len(usage[pid]) for pid in kept)
 
 
 def _refine(window: Window, supply: Supply) -> str | None:
+    if supply.waits.at_epoch_starts:
+        return None  # preparing a batch is quick; what begins an epoch is slow
     loaders = window.feeding_loaders
     wait = sum(ld.wait_ns for ld in loaders)
     alone = [ld for ld in loaders if ld.num_workers == 0]
     if loaders and (wait == 0 or sum(ld.wait_ns for ld in alone) >= COVERAGE * wait) and alone:
         return "main-process-loading"
     loader = supply.loader
-    if loader is None or loader.num_workers == 0 or supply.bursts:
+    if loader is None or loader.num_workers == 0 or supply.waits.in_bursts:
         return None
     all_busy = len(supply.workers_busy) >= loader.num_workers and (
         min(supply.workers_busy) >= BUSY_WORKER
@@ -161,12 +174,15 @@ def _finding(
 def _evidence(window: Window, lost: float, basis: str, supply: Supply) -> tuple[Evidence, ...]:
     acc = account(window)
     rows = [
-        Evidence("lost to data wait", round(lost, 4), f"of wall ({basis})"),
+        Evidence(f"lost to data wait ({basis})", round(lost, 4), "of wall"),
         number("wait in next(), mean", acc.ms(acc.shares.get("data_wait", 0.0)), "ms a step"),
         number("GPU utilisation, mean", acc.util_mean, "%"),
         number("cores the run may use", window.cores, "cores"),
         number("trainer process", role_cores(window, "trainer"), "cores"),
     ]
+    if supply.waits.in_bursts:
+        text = f"{supply.waits.heavy} of {supply.waits.steps} steps"
+        rows.insert(2, Evidence(f"{percent(COVERAGE)} of the wait is in", text))
     foreign = foreign_cores(window)
     if foreign is not None and foreign >= BUSY_NEIGHBOUR:
         rows.append(number("kept busy by other programs", foreign, "cores"))
@@ -212,11 +228,8 @@ def _gain(lost: float, basis: str, plan: WorkerPlan | None, confidence: Confiden
         return gain(lost, f"T / (T - E), E {basis}", at_least=confidence == "medium")
     top = ceiling(lost)
     high = plan.high if top is None else min(plan.high, top)
-    text = (
-        f"slowest of trainer, {plan.workers} worker{'s' * (plan.workers > 1)} and cores, from the "
-        f"measured preparation and compute time; ceiling T / (T - E), E {basis}"
-    )
-    return Gain(top, (min(plan.low, high), high), text, at_least="at least" in basis)
+    text = f"slowest of trainer, {plan.workers} worker{'s' * (plan.workers > 1)}, cores as measured"
+    return Gain(top, (min(plan.low, high), high), text, at_least=basis == LOWER_BOUND)
 
 
 def _advice(
@@ -315,30 +328,23 @@ def _busy_worker_advice(window: Window, loader: Loader, line: str) -> tuple[Advi
 
 
 def _unknown_advice(supply: Supply, loader: Loader, line: str) -> tuple[Advice, ...]:
+    waits = supply.waits
+    if waits.at_epoch_starts:
+        return _epoch_advice(loader, line)
     if loader.num_workers == 0:
         return (Advice(f"Two loaders share the wait{line}: look at each with its own workers."),)
-    if supply.bursts:
-        steps = [
-            Advice(
-                f"The waits come in bursts{line}, the usual step waits for nothing: more workers "
-                "will not help. Look at epoch starts and at single slow items."
-            )
-        ]
-        if loader.epochs > 2 and not loader.persistent_workers:
-            steps.append(
-                Advice(
-                    f"Workers are started anew for each epoch ({loader.epochs} seen): "
-                    "persistent_workers=True keeps them.",
-                    {"persistent_workers": True},
-                )
-            )
-        return tuple(steps)
-    busy = [v for v in supply.workers_busy if v >= BUSY_WORKER]
-    idle = [v for v in supply.workers_busy if v < IDLE_WORKER]
-    if busy and idle:
+    if waits.in_bursts:
         return (
             Advice(
-                f"{len(idle)} of {len(supply.workers_busy)} workers have nothing to do{line}: more "
+                f"{waits.heavy} of {waits.steps} steps hold most of the wait{line}, the others "
+                "hardly wait: more workers will not help. Look for single slow items."
+            ),
+        )
+    idle = _jobless(supply.workers_busy)
+    if idle:
+        return (
+            Advice(
+                f"{idle} of {len(supply.workers_busy)} workers have nothing to do{line}: more "
                 "workers will not help; give each one a part of the data (shards, worker split)."
             ),
         )
@@ -354,6 +360,34 @@ def _unknown_advice(supply: Supply, loader: Loader, line: str) -> tuple[Advice, 
         Advice(
             f"Find out what the workers do{line}: time one dataset[i] and one collate_fn call by "
             "hand before changing num_workers."
+        ),
+    )
+
+
+def _jobless(workers: tuple[float, ...]) -> int:
+    """How many workers idle beside busy ones; 0 where the work is shared."""
+    idle = sum(1 for v in workers if v < IDLE_WORKER)
+    if any(v >= BUSY_WORKER for v in workers):
+        return idle
+    jobless = sum(1 for v in workers if v < JOBLESS_WORKER)
+    return jobless if 2 * jobless >= len(workers) and max(workers, default=0) >= IDLE_WORKER else 0
+
+
+def _epoch_advice(loader: Loader, line: str) -> tuple[Advice, ...]:
+    if loader.num_workers and not loader.persistent_workers:
+        return (
+            Advice(
+                f"The waits come at epoch starts{line}, where workers are started anew "
+                f"({loader.epochs} epochs seen): persistent_workers=True keeps them. More workers "
+                "would make each start longer.",
+                {"persistent_workers": True},
+            ),
+            Advice("Or make epochs longer, and what each worker loads when it starts smaller."),
+        )
+    return (
+        Advice(
+            f"The waits come at epoch starts{line}, the steps between hardly wait: do what begins "
+            "an epoch once (index, shuffle, open files), or make epochs longer."
         ),
     )
 

@@ -42,8 +42,24 @@ BUSY_TRAINER = 0.6
 COMPUTE = ("forward", "backward", "optimizer")
 
 
+def launch_idle(window: Window) -> float | None:
+    """The idle share this rule judged; ``None`` where it abstained or an earlier gate spoke."""
+    return _launch_share(window) if _refusal(window) is None else None
+
+
 def judge(window: Window) -> Judgement:
     """Judge one window."""
+    refusal = _refusal(window)
+    if refusal is not None:
+        return refusal
+    launch = _launch_share(window)
+    if launch < LAUNCH:
+        return RuledOut(ID, f"at most {percent(launch)} of the time is launch idle")
+    return _finding(window, launch)
+
+
+def _refusal(window: Window) -> Abstention | RuledOut | None:
+    """Why launches are not what is looked at here, if so."""
     if not window.on_gpu:
         return RuledOut(ID, "the CPU computes: it has no launch queue")
     acc = account(window)
@@ -67,10 +83,7 @@ def judge(window: Window) -> Judgement:
         return RuledOut(
             ID, f"the trainer keeps only {trainer:.2f} cores busy: it waits, not launches"
         )
-    launch = _launch_share(window)
-    if launch < LAUNCH:
-        return RuledOut(ID, f"at most {percent(launch)} of the time is launch idle")
-    return _finding(window, launch)
+    return None
 
 
 def _launch_share(window: Window) -> float:
@@ -131,7 +144,7 @@ def _finding(window: Window, launch: float) -> Finding:
         gain=Gain(
             ceiling(launch),
             None,
-            "T / (T - E_launch); a mend that also removes kernels brings more",
+            "T / (T - E_launch); fewer kernels bring more",
             at_least=True,
         ),
     )

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from gputop_train.diagnose.rules.base import Judgement, Rule, RuledOut, number, severity
+from gputop_train.diagnose.rules.base import Judgement, Rule, RuledOut, amount, number, severity
 from gputop_train.diagnose.stats import mann_kendall, theil_sen
 from gputop_train.diagnose.window import Window
 from gputop_train.model import Abstention, Advice, Evidence, Finding, MemorySample
@@ -160,18 +160,18 @@ def _finding(window: Window, trend: Growth, capacity: float | None) -> Finding:
     soon = f" At this rate it runs out in {_duration(eta)}." if eta is not None else ""
     level = severity(0.2 if eta is not None and eta < SOON_S else 0.1, window.totals.steps)
     rows: list[Evidence] = [
-        number("growth of the low-water marks", trend.per_step / 1e3, "kB a step"),
-        number("growth over the steady part", trend.total / 1e6, "MB"),
-        number("low-water mark at its start", trend.start / 1e6, "MB"),
-        number("Mann-Kendall p", trend.p_value, "", 2),
-        number("time until memory runs out", eta, "s"),
+        amount("growth of the low-water marks", trend.per_step, " a step"),
+        amount("growth over the steady part", trend.total),
+        amount("low-water mark at its start", trend.start),
+        _p_value(trend.p_value),
+        _time_left(eta),
         Evidence("basis", trend.basis),
     ]
     return Finding(
         id=ID,
         summary=(
             f"{noun} held after each step grows by {_size(trend.per_step)} a step, without end: "
-            f"{_size(trend.total)} over {trend.steps:.0f} steps.{soon}"
+            f"{_size(trend.total)} over {trend.steps:,.0f} steps.{soon}"
         ),
         severity=level,
         confidence="high" if on_gpu else "medium",
@@ -182,6 +182,12 @@ def _finding(window: Window, trend: Growth, capacity: float | None) -> Finding:
             Advice(
                 "Look for tensors stored across steps (a list of losses or outputs, a running sum, "
                 "a hook): store loss.item() or x.detach().cpu() instead, or clear the list."
+                if on_gpu
+                # Measured: small detached tensors that stay between large blocks still make the
+                # heap grow, since free memory around them cannot be joined.
+                else "Look for tensors stored across steps (a list of losses or outputs, a running "
+                "sum, a hook): store loss.item() or x.tolist(), plain numbers, or clear the list. "
+                "A kept .detach() still scatters the heap."
             ),
             Advice(
                 "To see what holds it: torch.cuda.memory._record_memory_history() around 100 steps."
@@ -204,6 +210,19 @@ def urgency(window: Window) -> float:
     if eta is None or eta >= TODAY_S:
         return 0.03
     return 1.0 if eta < SOON_S else 0.20
+
+
+def _p_value(p: float) -> Evidence:
+    return Evidence("Mann-Kendall p", "< 0.001" if p < 0.001 else float(f"{p:.2g}"))
+
+
+def _time_left(seconds: float | None) -> Evidence:
+    what = "time until memory runs out"
+    if seconds is None or seconds < 120:
+        return number(what, seconds, "s")
+    return (
+        number(what, seconds / 60, "min") if seconds < 7200 else number(what, seconds / 3600, "h")
+    )
 
 
 def _size(n: float) -> str:
