@@ -106,6 +106,7 @@ def runs(as_json: bool, prune: bool, run_root: str | None, ascii_only: bool) -> 
     from gputop_train.launch import runs as listing
 
     root = _root(run_root)
+    _check_readable(root)
     if prune:
         from gputop_train.launch import housekeeping
 
@@ -120,6 +121,20 @@ def runs(as_json: bool, prune: bool, run_root: str | None, ascii_only: bool) -> 
         return 0
     _print_table(found, ascii_only=ascii_only)
     return 0
+
+
+def _check_readable(root: Path) -> None:
+    """Tell a root that cannot be read from one without runs."""
+    try:
+        with os.scandir(root):
+            return
+    except FileNotFoundError:
+        return
+    except OSError as failure:
+        raise click.ClickException(
+            f"The runs in {root} cannot be read ({failure.strerror or failure}). "
+            "Check its owner and mode, or name another directory with --run-root."
+        ) from None
 
 
 def _print_table(found: list[RunInfo], *, ascii_only: bool) -> None:
@@ -139,18 +154,26 @@ def _print_table(found: list[RunInfo], *, ascii_only: bool) -> None:
 def replay(run: str, run_root: str | None, ascii_only: bool) -> int:
     """Play a run, or a recording (a .zip file), back with pause, seek and speed."""
     with _opened(run, run_root) as run_dir:
-        return _replay(run_dir, run, ascii_only=ascii_only)
+        return _replay(run_dir, recording=_recording(run), ascii_only=ascii_only)
 
 
-def _replay(run_dir: Path, called: str, *, ascii_only: bool) -> int:
+def _recording(run: str) -> str | None:
+    return run if run.endswith(".zip") else None
+
+
+def _replay(run_dir: Path, *, recording: str | None, ascii_only: bool) -> int:
+    from gputop_train.launch.ending import report_command
     from gputop_train.tui.app import run_replay
     from gputop_train.tui.terminal import can_run
 
     reason = can_run()
     if reason is not None:
-        _say(f"A replay needs a screen, and {reason}. Read it with: gputop-train report {called}")
+        again = report_command(run_dir, recording)
+        _say(f"A replay needs a screen, and {reason}. Read it with: {again}")
         return 1
-    return run_replay(run_dir, ascii=ascii_only).exit_code or 0
+    # A recording is unpacked for the time of the replay; its pictures are to outlast that.
+    pictures = Path.cwd() if recording is not None else None
+    return run_replay(run_dir, ascii=ascii_only, pictures=pictures).exit_code or 0
 
 
 @click.command()
@@ -160,7 +183,7 @@ def _replay(run_dir: Path, called: str, *, ascii_only: bool) -> int:
 def report(run: str, json_path: str | None, run_root: str | None) -> int:
     """Print the summary of a run or a recording (a .zip file), or write its report."""
     with _opened(run, run_root) as run_dir:
-        return _report(run_dir, json_path, recording=run if run.endswith(".zip") else None)
+        return _report(run_dir, json_path, recording=_recording(run))
 
 
 def _report(run_dir: Path, json_path: str | None, *, recording: str | None) -> int:
@@ -238,7 +261,7 @@ def _replay_file(recording: str, *, ascii_only: bool) -> int:
     with _opened(recording, None) as run_dir:
         if can_run() is not None:
             return _report(run_dir, None, recording=recording)
-        return _replay(run_dir, recording, ascii_only=ascii_only)
+        return _replay(run_dir, recording=recording, ascii_only=ascii_only)
 
 
 # The demo is a launch like any other, so it takes the same options.

@@ -112,11 +112,16 @@ def summary_lines(
         report,
         width,
         log_path=str(paths.RunPaths(run_dir).output_log) if recording is None else None,
-        more=paths.come_back("report", run_dir)
-        if recording is None
-        else f"gputop-train report {shlex.quote(recording)}",
+        more=report_command(run_dir, recording),
         ascii_only=ascii_only or not speaks_utf8(),
     )
+
+
+def report_command(run_dir: Path, recording: str | None = None) -> str:
+    """Return the command that shows the summary again, of a run or of a recording's file."""
+    if recording is None:
+        return paths.come_back("report", run_dir)
+    return f"gputop-train report {shlex.quote(recording)}"
 
 
 def deliver_json(run_dir: Path, target: str, voice: Voice) -> None:

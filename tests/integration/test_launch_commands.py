@@ -105,3 +105,20 @@ def test_the_demos_are_listed_and_an_unknown_one_is_a_usage_error(here: World) -
     code, _, said = command(here, "demo", "nosuch")
     assert code == 2
     assert b"starved" in said
+
+
+def test_a_root_that_cannot_be_read_is_not_one_without_runs(here: World) -> None:
+    here.root.write_text("a file")
+    done = here.run("runs", "--run-root", str(here.root), root=False)
+    assert done.returncode == 1
+    assert b"cannot be read" in done.stderr
+    assert b"There are no runs" not in done.stderr
+
+
+def test_the_way_back_names_the_run_root(here: World) -> None:
+    here.script("print('x')")
+    done = here.run("--no-tui", "train.py")
+    again = f"gputop-train report {here.run_dir().name} --run-root {here.root}"
+    assert again.encode() in b" ".join(done.stderr.split())
+    usual = here.run("--no-tui", "train.py", root=False)
+    assert b"--run-root" not in usual.stderr
