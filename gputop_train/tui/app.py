@@ -13,8 +13,9 @@ from gputop_train.tui.application import GputopApp
 from gputop_train.tui.control import request_stop
 from gputop_train.tui.files import write_private
 from gputop_train.tui.messages import LeaveNow
+from gputop_train.tui.replay import ReplaySource
 from gputop_train.tui.result import TuiResult
-from gputop_train.tui.source import LiveSource, ReplaySource
+from gputop_train.tui.source import LiveSource
 from gputop_train.tui.terminal import can_run
 
 
@@ -72,13 +73,27 @@ def run_live(run_dir: Path | str, *, ascii: bool = False) -> TuiResult:
     return _run(app, path, replay=False)
 
 
-def run_replay(run_dir: Path | str, *, ascii: bool = False, speed: float = 1.0) -> TuiResult:
-    """Play a recorded run back until the person leaves."""
+def run_replay(
+    run_dir: Path | str,
+    *,
+    ascii: bool = False,
+    speed: float | None = None,
+    pictures: Path | None = None,
+) -> TuiResult:
+    """Play a recorded run back until the person leaves.
+
+    Args:
+        run_dir: The run's directory.
+        ascii: Draw with plain ASCII; chosen by itself where the terminal needs it.
+        speed: Seconds of the run per second; ``None`` shows all of it in about half a minute.
+        pictures: Where screenshots go when ``run_dir`` is about to be removed again.
+    """
     path = Path(run_dir)
     source = ReplaySource(path, speed=speed)
     app = GputopApp(
         source,
         run_dir=path,
+        pictures=pictures,
         replay=source,
         ascii=ascii or terminal.needs_ascii(),
         hz=terminal.repaint_hz(),

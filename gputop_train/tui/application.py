@@ -26,13 +26,15 @@ from gputop_train.tui.files import write_private
 from gputop_train.tui.messages import LeaveNow, ReadFailed, SnapshotReady, StopAnswered
 from gputop_train.tui.paint import ASCII, UNICODE
 from gputop_train.tui.palette import palette
+from gputop_train.tui.picture import portable
+from gputop_train.tui.replay import ReplayControls
 from gputop_train.tui.result import TuiResult
 from gputop_train.tui.screens.leave import Choice, Leave
 from gputop_train.tui.screens.overview import Overview
 from gputop_train.tui.screens.reading import Reading
 from gputop_train.tui.screens.texts import evidence_page, help_page, laid_out
 from gputop_train.tui.snapshot import Snapshot, View
-from gputop_train.tui.source import ReplayControls, Source
+from gputop_train.tui.source import Source
 from gputop_train.tui.text import duration
 from gputop_train.tui.widgets.timechart import plot_columns
 from gputop_train.tui.widgets.verdict import advice_block
@@ -76,6 +78,8 @@ class GputopApp(App[TuiResult]):
     Args:
         source: Where snapshots come from.
         run_dir: Where advice, pictures and a crash report are written.
+        pictures: Where screenshots go instead, for a run directory that is only on loan; then
+            nothing but screenshots is written.
         replay: Controls of a replay; ``None`` for a live run.
         ascii: Draw with plain ASCII.
         hz: Snapshots a second.
@@ -97,6 +101,8 @@ class GputopApp(App[TuiResult]):
         Binding("s", "picture", "screenshot"),
         Binding("left", "seek(-10)", "back"),
         Binding("right", "seek(10)", "forth"),
+        Binding("home", "seek(-1e12)", "beginning"),
+        Binding("end", "seek(1e12)", "end"),
         Binding("less_than_sign,comma", "speed(-1)", "slower"),
         Binding("greater_than_sign,full_stop", "speed(1)", "faster"),
     ]
@@ -106,6 +112,7 @@ class GputopApp(App[TuiResult]):
         source: Source,
         *,
         run_dir: Path | None = None,
+        pictures: Path | None = None,
         replay: ReplayControls | None = None,
         ascii: bool = False,
         hz: float = terminal.LOCAL_HZ,
@@ -119,7 +126,8 @@ class GputopApp(App[TuiResult]):
             self.register_theme(theme)
         self.theme = _THEMES[0].name
         self.crash: BaseException | None = None
-        self._run_dir = run_dir
+        self._run_dir = run_dir if pictures is None else None
+        self._pictures_dir = pictures if pictures is not None else run_dir
         self._replay = replay
         self._stop = stop
         self._come_back = come_back
@@ -320,11 +328,13 @@ class GputopApp(App[TuiResult]):
         """Save the screen as SVG."""
         taken = {path.name for path in self._pictures()}
         name = next(n for n in (f"screen-{i}.svg" for i in range(1, 10_000)) if n not in taken)
-        where = self._write(name, self.export_screenshot(simplify=True))
+        picture = portable(self.export_screenshot())
+        where = write_private(self._pictures_dir, name, picture, replace=False)
         self._say(f"Picture saved as {where}" if where else "The picture could not be saved.")
 
     def _pictures(self) -> list[Path]:
-        return list(self._run_dir.glob("screen-*.svg")) if self._run_dir is not None else []
+        folder = self._pictures_dir
+        return list(folder.glob("screen-*.svg")) if folder is not None else []
 
     def _write(self, name: str, text: str) -> Path | None:
         return write_private(self._run_dir, name, text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from statistics import median
@@ -11,7 +12,6 @@ import numpy as np
 
 from gputop_train.model import (
     LABELS,
-    GpmSample,
     GpuSample,
     HostSample,
     Interval,
@@ -19,21 +19,18 @@ from gputop_train.model import (
     MemorySample,
     ProcSample,
     Step,
-    UtilSample,
 )
 from gputop_train.report import settings
-from gputop_train.store.rollup import LoaderDepth, StepRollup, UtilRollup
+from gputop_train.store.rollup import LoaderDepth, StepRollup
 from gputop_train.tui import series
 from gputop_train.tui.snapshot import (
     Axis,
-    Chart,
     HostView,
     Lane,
     LoaderView,
     Mark,
     MemoryView,
     RunView,
-    Series,
     StepView,
 )
 
@@ -119,122 +116,6 @@ def step_view(
     )
 
 
-def gpu_chart(
-    util: Sequence[UtilSample],
-    rollups: Sequence[UtilRollup],
-    gpm: Sequence[GpmSample],
-    gpu: Sequence[GpuSample],
-    axis: Axis,
-    device: str,
-) -> Chart | None:
-    """Utilisation as the driver sampled it; the mean over the run's GPUs if it uses several."""
-    area = _util_area(util, rollups, axis)
-    if area is None:
-        return None
-    devices = {s.uuid for s in util} | {r.uuid for r in rollups}
-    line = _gpm_line(gpm, axis)
-    now, mean = series.latest(area.mean), series.average(area.mean)
-    facts = [f"{now:.0f}% now"] if now is not None else []
-    facts += [f"{mean:.0f}% mean"] if mean is not None else []
-    if line is not None and (sm := series.average(line.mean)) is not None:
-        facts.append(f"SM active {sm:.0f}%")
-    facts += _electric(gpu)
-    name = (
-        f"{len(devices)} GPUs, mean utilisation"
-        if len(devices) > 1
-        else f"{device or 'GPU'} utilisation"
-    )
-    return Chart(name, "gpu", area, line, tuple(facts))
-
-
-def _electric(gpu: Sequence[GpuSample]) -> list[str]:
-    if not gpu:
-        return []
-    newest = gpu[-1]
-    out = []
-    if newest.power_w is not None:
-        limit = f" of {newest.power_limit_w:.0f}" if newest.power_limit_w else ""
-        out.append(f"{newest.power_w:.0f}{limit} W")
-    if newest.temperature_c is not None:
-        out.append(f"{newest.temperature_c} C")
-    return out
-
-
-def _util_area(
-    util: Sequence[UtilSample], rollups: Sequence[UtilRollup], axis: Axis
-) -> Series | None:
-    means: list[tuple[float | None, ...]] = []
-    peaks: list[tuple[float | None, ...]] = []
-    by_uuid: dict[str, list[UtilSample]] = {}
-    for sample in util:
-        by_uuid.setdefault(sample.uuid, []).append(sample)
-    for samples in by_uuid.values():
-        times = [s.t_ns for s in samples]
-        begins, values = series.spans_of(times), [s.util for s in samples]
-        means.append(series.mean_by_bin(begins, times, values, axis))
-        peaks.append(series.peak_by_bin(begins, times, values, axis))
-    seconds: dict[str, list[UtilRollup]] = {}
-    for rollup in rollups:
-        seconds.setdefault(rollup.uuid, []).append(rollup)
-    for rows in seconds.values():
-        begins = [row.sec * 1_000_000_000 for row in rows]
-        ends = [begin + 1_000_000_000 for begin in begins]
-        means.append(series.mean_by_bin(begins, ends, [row.mean for row in rows], axis))
-        peaks.append(series.peak_by_bin(begins, ends, [row.hi for row in rows], axis))
-    if not means:
-        return None
-    return Series("util", _across(means, largest=False), _across(peaks, largest=True))
-
-
-def _across(rows: Sequence[tuple[float | None, ...]], *, largest: bool) -> tuple[float | None, ...]:
-    if len(rows) == 1:
-        return rows[0]
-    out: list[float | None] = []
-    for column in zip(*rows, strict=True):
-        known = [value for value in column if value is not None]
-        out.append((max(known) if largest else sum(known) / len(known)) if known else None)
-    return tuple(out)
-
-
-def _gpm_line(gpm: Sequence[GpmSample], axis: Axis) -> Series | None:
-    """SM activity of the first device; several would not be told apart as lines."""
-    if not gpm:
-        return None
-    first = gpm[0].uuid
-    known = [(s.t_ns, s.sm) for s in gpm if s.uuid == first and s.sm is not None]
-    if not known:
-        return None
-    times = [t for t, _ in known]
-    mean = series.mean_by_bin(series.spans_of(times), times, [sm for _, sm in known], axis)
-    return Series("SM active", mean)
-
-
-def cpu_chart(procs: Sequence[ProcSample], cores: float | None, axis: Axis) -> Chart | None:
-    """Cores the run's processes keep busy, in percent of those it may use."""
-    if not cores:
-        return None
-    by_time: dict[int, float] = {}
-    for sample in procs:
-        if sample.cpu is not None:
-            by_time[sample.t_ns] = by_time.get(sample.t_ns, 0.0) + sample.cpu
-    if not by_time:
-        return None
-    times = sorted(by_time)
-    values = [min(100.0, by_time[t] / cores * 100) for t in times]
-    begins = series.spans_of(times)
-    area = Series(
-        "cpu",
-        series.mean_by_bin(begins, times, values, axis),
-        series.peak_by_bin(begins, times, values, axis),
-    )
-    busy = by_time[times[-1]]
-    mean = series.average(area.mean)
-    allowed = f"{cores:.1f}".removesuffix(".0")
-    facts = [f"{busy:.1f} of {allowed} cores now"]
-    facts += [f"{mean:.0f}% mean"] if mean is not None else []
-    return Chart("CPU used by this run", "cpu", area, None, tuple(facts))
-
-
 def allowed_cores(host: HostSample | None) -> float | None:
     """Cores this run may use: affinity, and the cgroup's quota where that is less."""
     if host is None:
@@ -258,7 +139,10 @@ def marks(intervals: Sequence[Interval], axis: Axis) -> tuple[Mark, ...]:
 
 
 def memory_view(
-    samples: Sequence[MemorySample], gpu: Sequence[GpuSample], host: HostSample | None
+    samples: Sequence[MemorySample],
+    gpu: Sequence[GpuSample],
+    host: HostSample | None,
+    axis: Axis | None = None,
 ) -> MemoryView | None:
     """The newest allocator state with the end of the device, or of RAM for a CPU run."""
     if not samples:
@@ -269,13 +153,38 @@ def memory_view(
     else:
         limits = [n for n in (host.mem_limit, host.mem_total) if n] if host is not None else []
         total = min(limits) if limits else None
+    # Not every sample carries the peaks, and an allocator's own may be reset by the script.
+    for name in ("peak_reserved", "peak_allocated"):
+        peak = max((n for s in samples if (n := getattr(s, name)) is not None), default=None)
+        if peak is not None:
+            break
     return MemoryView(
         basis=newest.basis,
         allocated=newest.allocated,
         reserved=newest.reserved,
-        peak=newest.peak_reserved if newest.peak_reserved is not None else newest.peak_allocated,
+        peak=peak,
         total=total,
+        history=_held([s for s in samples if s.basis == newest.basis], axis) if axis else (),
     )
+
+
+def _held(samples: Sequence[MemorySample], axis: Axis) -> tuple[float | None, ...]:
+    times = [sample.t_ns for sample in samples]
+    held = [float(sample.allocated) for sample in samples]
+    return series.mean_by_bin(series.spans_of(times), times, held, axis)
+
+
+def clocks(median_ms: float | None, intervals: Sequence[Interval]) -> dict[str, float]:
+    """Periods of the loop in seconds: a step, and the time from one save or evaluation to the next.
+
+    As `diagnose.shape.clocks_of`, from what is on the screen.
+    """
+    out = {"step": median_ms / 1e3} if median_ms else {}
+    for name, label in (("save", "checkpoint"), ("eval", "eval")):
+        starts = sorted(i.t0_ns for i in intervals if i.label == label)
+        if len(starts) >= 3:
+            out[name] = median(b - a for a, b in itertools.pairwise(starts)) / 1e9
+    return out
 
 
 def loader_view(

@@ -6,12 +6,23 @@ import os
 from pathlib import Path
 
 
-def write_private(directory: Path | None, name: str, text: str) -> Path | None:
-    """Write a file only the user can read, never through a link; ``None`` when that fails."""
+def write_private(
+    directory: Path | None, name: str, text: str, *, replace: bool = True
+) -> Path | None:
+    """Write a file only the user can read, never through a link; ``None`` when that fails.
+
+    Without ``replace`` a file that is there already stays as it is, and that counts as failing.
+    """
     if directory is None:
         return None
     path = directory / name
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    flags = (
+        os.O_WRONLY
+        | os.O_CREAT
+        | (os.O_TRUNC if replace else os.O_EXCL)
+        | os.O_NOFOLLOW
+        | os.O_CLOEXEC
+    )
     try:
         with os.fdopen(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:
             file.write(text)

@@ -33,23 +33,26 @@ class Plan:
         return sum(getattr(self, name) for name in self.__slots__)
 
 
-def plan(height: int, *, card_wants: int, lanes: int) -> Plan:
+def plan(height: int, *, card_wants: int, lanes: int, memory_wants: int = 1) -> Plan:
     """Share ``height`` rows out.
 
     Args:
         height: Rows of the terminal.
         card_wants: Rows the verdict card would fill, borders included.
         lanes: Phase lanes there is something to show for.
+        memory_wants: Rows of memory: a second one shows how it grew.
     """
     if height < TINY_ROWS:
         keys = 1 if height >= 6 else 0
         line = 1 if height >= 8 else 0
         return Plan(1, max(0, height - 1 - keys - line), line, 0, 0, 0, 0, 0, 0, 0, keys)
     roomy = height >= 34
-    card = max(4, min(card_wants, 12 if height >= 50 else 9 if roomy else 7))
+    most = 13 if height >= 50 else 10 if height >= 38 else 9 if height >= 24 else 7
+    card = max(4, min(card_wants, most))
     ribbon = max(1, min(lanes, 8 if height >= 50 else 6 if height >= 38 else 4 if roomy else 2))
-    step = 2 if height >= 22 else 1
-    memory, notice, gap = 1, 1, 1 if roomy else 0
+    memory = min(memory_wants, 2) if height >= 22 else 1
+    step = 2 if height >= (28 if memory > 1 else 22) else 1
+    notice, gap = 1, 1 if roomy else 0
     workers = 1 if height >= 28 else 0
     fixed = 1 + card + ribbon + gap + step + memory + workers + notice + 1
     left = height - fixed

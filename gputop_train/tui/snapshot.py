@@ -51,11 +51,15 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One measured quantity in percent, a value per bin; ``peak`` is each bin's largest sample."""
+    """One measured quantity in percent, a value per bin; ``peak`` is each bin's largest sample.
+
+    ``average`` is over the time of training, where that was told.
+    """
 
     name: str
     mean: tuple[float | None, ...]
     peak: tuple[float | None, ...] = ()
+    average: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +119,17 @@ class StepView:
 
 @dataclass(frozen=True, slots=True)
 class MemoryView:
-    """Memory of the training process in bytes; ``basis`` as in `model.MemorySample`."""
+    """Memory of the training process in bytes; ``basis`` as in `model.MemorySample`.
+
+    ``history`` is what was held, a value per bin of the axis.
+    """
 
     basis: str
     allocated: int
     reserved: int | None = None
     peak: int | None = None
     total: int | None = None
+    history: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

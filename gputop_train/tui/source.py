@@ -1,14 +1,13 @@
-"""Where snapshots come from: a live run's store now, or a finished one at a chosen time.
+"""Where snapshots come from: the store of a run that is under way or has just ended.
 
-Sources are read from one thread (`feed.Feed`); a replay's controls may be called from another.
+Sources are read from one thread (`feed.Feed`). See `replay` for a run at a chosen time.
 """
 
 from __future__ import annotations
 
 import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,19 +15,23 @@ import msgspec
 
 from gputop_train.launch import identity, runs
 from gputop_train.launch.logtail import LogTail
-from gputop_train.model import Diagnosis
-from gputop_train.store.errors import StoreError
+from gputop_train.model import Diagnosis, Step, UtilSample
 from gputop_train.store.reader import RunReader
-from gputop_train.tui import build
+from gputop_train.store.rollup import StepRollup
+from gputop_train.tui import build, charts
 from gputop_train.tui.series import axis_ending
-from gputop_train.tui.snapshot import Axis, Chart, ReplayView, Snapshot, State, StepView, View
+from gputop_train.tui.snapshot import Axis, Chart, Snapshot, State, StepView, View
 
 #: Above this many steps in the window, per-second sums serve as well as the steps themselves.
 MAX_STEPS = 2_000
 #: Steps behind the median and the 95th percentile.
 NEWEST_STEPS = 200
-_NS = 1_000_000_000
-SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+#: The shape of the utilisation is read this often.
+SHAPE_NS = 5_000_000_000
+#: Spans of the time axis of a young run, in seconds: it grows with the run instead of leaving most
+#: of the chart blank, in steps, so that columns keep their place in between.
+YOUNG_S = (15.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 300.0, 600.0, 900.0, 1800.0, 3600.0)
+NS = 1_000_000_000
 
 
 class Source(Protocol):
@@ -43,23 +46,7 @@ class Source(Protocol):
         ...
 
 
-class ReplayControls(Protocol):
-    """What the keys of a replay do."""
-
-    def toggle(self) -> None:
-        """Play or pause; at the end, start over."""
-        ...
-
-    def seek(self, seconds: float) -> None:
-        """Move by a time of the run."""
-        ...
-
-    def change_speed(self, by: int) -> None:
-        """Go to the next faster (+1) or slower (-1) speed."""
-        ...
-
-
-class _RunFiles:
+class RunFiles:
     """A run directory read with patience: parts appear while the run starts."""
 
     def __init__(self, run_dir: Path) -> None:
@@ -67,6 +54,7 @@ class _RunFiles:
         self.run: Mapping[str, Any] = runs.read_json(run_dir / "run.json") or {"id": run_dir.name}
         self._reader: RunReader | None = None
         self.log = LogTail(run_dir / "output.log")
+        self._shape: tuple[tuple[object, ...], str] = ((), "")
 
     def refresh(self) -> None:
         """Read what launching writes late (the child's identity, the store's place)."""
@@ -91,6 +79,15 @@ class _RunFiles:
                 return None
             self._reader = RunReader(found)
         return self._reader
+
+    def shape(
+        self, util: Sequence[UtilSample], axis: Axis, now: int, clocks: Mapping[str, float]
+    ) -> str:
+        """`charts.shape_words`, anew every few seconds: it costs more than all the rest."""
+        key = (now // SHAPE_NS, axis.t1_ns - axis.t0_ns)
+        if key != self._shape[0]:
+            self._shape = key, charts.shape_words(util, clocks)
+        return self._shape[1]
 
     def lines(self, count: int) -> tuple[str, ...]:
         """The newest lines of the script's output."""
@@ -121,8 +118,19 @@ def _steps_total(run: Mapping[str, Any]) -> int | None:
     return steps if isinstance(steps, int) and steps > 0 else None
 
 
-def _read_parts(reader: RunReader, run: Mapping[str, Any], axis: Axis, now: int) -> dict[str, Any]:
+def axis_for(now_ns: int, view: View, elapsed_s: float | None) -> Axis:
+    """The time axis of a view: as long as asked for, or shorter while the run is young."""
+    window_s = view.window_s
+    if elapsed_s is not None:
+        window_s = min([window_s, *(span for span in YOUNG_S if span >= elapsed_s)])
+    return axis_ending(now_ns, window_s, view.columns)
+
+
+def _read_parts(
+    reader: RunReader, files: RunFiles, axis: Axis, now: int, over_ns: int | None
+) -> dict[str, Any]:
     """All parts of a snapshot that come from the store, in one consistent read."""
+    run = files.run
     t0, t1 = axis.t0_ns, min(axis.t1_ns, now)
     ranks = reader.ranks()
     rank = ranks[0] if ranks else None
@@ -133,42 +141,61 @@ def _read_parts(reader: RunReader, run: Mapping[str, Any], axis: Axis, now: int)
     few = bool(rollups) and sum(rollup.n for rollup in rollups) <= MAX_STEPS
     steps = reader.steps(t0, t1, rank=rank) if few or not rollups else []
     lanes, _ = build.lanes(steps or rollups, axis)
-    hosts = reader.host(t1 - 30 * _NS, t1)
+    hosts = reader.host(t1 - 30 * NS, t1)
     host = hosts[-1] if hosts else None
-    gpu = reader.gpu(t1 - 120 * _NS, t1)
+    gpu = reader.gpu(t1 - 120 * NS, t1)
     view = build.run_view(run, probe)
-    chart = _chart(reader, axis, t1, view.device)
-    # The whole window's processes are only needed where they are the chart.
-    procs = reader.procs(t1 - 30 * _NS if chart is not None else t0, t1)
+    intervals = reader.intervals(t0, t1)
+    spans: Sequence[Step | StepRollup] = steps or rollups
     in_window = [step for step in newest if step.t1_ns >= t0]
+    step = build.step_view(
+        in_window if len(in_window) >= 5 else newest[-20:],
+        rollups,
+        count=newest[-1].index + 1 if newest else 0,
+        total=_steps_total(run),
+    )
+    clocks = build.clocks(step.median_ms, intervals)
+    chart = _chart(reader, files, axis, t1, spans, clocks, view.device)
+    # The whole window's processes are only needed where they are the chart.
+    procs = reader.procs(t1 - 30 * NS if chart is not None else t0, t1)
+    # What a script gives back on its way out would hide what it held while it trained.
+    held_ns = t1 if over_ns is None else max(t0 + 1, min(t1, over_ns))
+    memory = reader.memory(min(t0, held_ns - 120 * NS), held_ns, rank=rank)
     return {
         "axis": axis,
         "run": view,
         "diagnosis": _diagnosis(reader),
-        "chart": chart or build.cpu_chart(procs, build.allowed_cores(host), axis),
+        "chart": chart or charts.cpu_chart(procs, build.allowed_cores(host), axis),
         "lanes": lanes,
-        "marks": build.marks(reader.intervals(t0, t1), axis),
-        "step": build.step_view(
-            in_window if len(in_window) >= 5 else newest[-20:],
-            rollups,
-            count=newest[-1].index + 1 if newest else 0,
-            total=_steps_total(run),
-        ),
-        "memory": build.memory_view(reader.memory(t1 - 120 * _NS, t1, rank=rank), gpu, host),
+        "marks": build.marks(intervals, axis),
+        "step": step,
+        "memory": build.memory_view(memory, gpu, host, axis),
         "loader": build.loader_view(reader.loaders(), reader.loader_depths(t0, t1), procs, axis),
         "host": build.host_view(host, procs),
         "notes": _notes(reader, probe),
     }
 
 
-def _chart(reader: RunReader, axis: Axis, t1: int, device: str) -> Chart | None:
+def _chart(
+    reader: RunReader,
+    files: RunFiles,
+    axis: Axis,
+    t1: int,
+    steps: Sequence[Step | StepRollup],
+    clocks: Mapping[str, float],
+    device: str,
+) -> Chart | None:
     t0 = axis.t0_ns
-    util = reader.util(t0 - _NS, t1)
+    training = (steps[0].t0_ns, steps[-1].t1_ns) if steps else None
+    util = reader.util(t0 - NS, t1)
     # Samples are kept for the newest minutes; older seconds live on as sums.
     oldest = min((sample.t_ns for sample in util), default=t1)
-    rollups = reader.util_rollups(t0, oldest - _NS) if oldest > t0 + 2 * _NS else []
-    gpu = reader.gpu(t1 - 5 * _NS, t1)
-    return build.gpu_chart(util, rollups, reader.gpm(t0 - _NS, t1), gpu, axis, device)
+    rollups = reader.util_rollups(t0, oldest - NS) if oldest > t0 + 2 * NS else []
+    gpu = reader.gpu(t1 - 5 * NS, t1)
+    during = [s for s in util if training and training[0] <= s.t_ns <= training[1]]
+    shape = files.shape(during, axis, t1, clocks) if during else ""
+    gpm = reader.gpm(t0 - NS, t1)
+    return charts.gpu_chart(util, rollups, gpm, gpu, axis, device, training=training, shape=shape)
 
 
 def _notes(reader: RunReader, probe: Mapping[str, Any] | None) -> tuple[str, ...]:
@@ -213,7 +240,7 @@ class LiveSource:
     """
 
     def __init__(self, run_dir: Path, *, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
-        self._files = _RunFiles(run_dir)
+        self._files = RunFiles(run_dir)
         self._now_ns = now_ns
         self._key: tuple[object, ...] = ()
         self._parts: dict[str, Any] = {}
@@ -229,18 +256,21 @@ class LiveSource:
         exit_ = runs.read_json(files.path / "exit.json")
         reader = files.reader()
         now = self._now(exit_, reader)
-        axis = axis_ending(now, view.window_s, view.columns)
+        elapsed_s = self._elapsed_s(now)
+        axis = axis_for(now, view, elapsed_s)
         # Once a second is calm enough to read and half the bytes to send; the log stays lively.
         # Wide windows move slowly and cost more to read.
-        pace_ns = int(min(3.0, max(1.0, axis.bin_ns / _NS / 4)) * _NS)
+        pace_ns = int(min(3.0, max(1.0, axis.bin_ns / NS / 4)) * NS)
         key = (self._now_ns() // pace_ns, reader is None, view.window_s, view.columns)
         if key != self._key:
-            self._parts, self._key = _read_consistently(reader, files.run, axis, now), key
+            over_ns = last_step_ns(reader) if exit_ is not None else None
+            self._parts = read_consistently(reader, files, axis, now, over_ns)
+            self._key = key
         parts = self._parts
         code, words = exit_words(exit_) if exit_ is not None else (None, "")
         return Snapshot(
             state=self._state(exit_, parts),
-            elapsed_s=self._elapsed_s(now),
+            elapsed_s=elapsed_s,
             exit_code=code,
             exit_text=words,
             log=files.lines(view.log_lines),
@@ -262,13 +292,13 @@ class LiveSource:
                 return ended
         elif self._files.run.get("boot_id") in (None, identity.boot_id()):
             now = self._now_ns()
-            return now - now % _NS
+            return now - now % NS
         span = reader.span() if reader is not None else None
         return span[1] if span is not None else self._now_ns()
 
     def _elapsed_s(self, now: int) -> float | None:
         started = self._files.run.get("started_mono_ns")
-        return max(0.0, (now - started) / _NS) if isinstance(started, int) else None
+        return max(0.0, (now - started) / NS) if isinstance(started, int) else None
 
     def _state(self, exit_: Mapping[str, Any] | None, parts: Mapping[str, Any]) -> State:
         found = runs.run_state(self._files.path, self._files.run, exit_)
@@ -280,112 +310,26 @@ class LiveSource:
         return "live" if step.count else "starting"
 
 
-class ReplaySource:
-    """A finished run, played back.
+def last_step_ns(reader: RunReader | None) -> int | None:
+    """When training ended: the end of the last step."""
+    ranks = reader.ranks() if reader is not None else []
+    last = reader.steps_tail(1, rank=ranks[0]) if reader is not None and ranks else []
+    return last[-1].t1_ns if last else None
+
+
+def read_consistently(
+    reader: RunReader | None, files: RunFiles, axis: Axis, now: int, over_ns: int | None
+) -> dict[str, Any]:
+    """The parts of a snapshot that come from the store.
 
     Args:
-        run_dir: The run's directory.
-        clock: Seconds that pass at the viewer's.
-        speed: Seconds of the run per second of the viewer.
+        reader: The store; ``None`` while there is none.
+        files: The run's directory.
+        axis: The time axis.
+        now: The end of what is shown.
+        over_ns: When training ended, once it has.
     """
-
-    def __init__(
-        self,
-        run_dir: Path,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        speed: float = 1.0,
-    ) -> None:
-        self._files = _RunFiles(run_dir)
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._speed = speed
-        self._playing = True
-        self._position_s = 0.0
-        self._since = clock()
-        self._length_s: float | None = None
-
-    def read(self, view: View) -> Snapshot:
-        """The run as it stood at the replay's time.
-
-        Raises:
-            StoreError: There is no store, or it cannot be read.
-        """
-        files = self._files
-        reader = files.reader()
-        span = reader.span() if reader is not None else None
-        if reader is None or span is None:
-            raise StoreError(
-                "This run recorded nothing that could be replayed. "
-                "Its output is in output.log in the run's directory."
-            )
-        started = files.run.get("started_mono_ns")
-        begin = started if isinstance(started, int) and started <= span[0] else span[0]
-        replay = self._advance((span[1] - begin) / _NS)
-        now = begin + int(replay.position_s * _NS)
-        axis = axis_ending(now, view.window_s, view.columns)
-        # At its end everything counts, also the last words written after the script was gone.
-        seen = reader if replay.position_s >= replay.length_s else reader.as_of(now)
-        return Snapshot(
-            state="replay",
-            elapsed_s=replay.position_s,
-            log=files.lines(view.log_lines),
-            log_note="as it was at the end: lines carry no time",
-            replay=replay,
-            **_read_consistently(seen, files.run, axis, now),
-        )
-
-    def close(self) -> None:
-        """Let go of files."""
-        self._files.close()
-
-    def toggle(self) -> None:
-        """Play or pause; at the end, start over."""
-        with self._lock:
-            self._move()
-            if self._length_s is not None and self._position_s >= self._length_s:
-                self._position_s, self._playing = 0.0, True
-            else:
-                self._playing = not self._playing
-
-    def seek(self, seconds: float) -> None:
-        """Move by a time of the run."""
-        with self._lock:
-            self._move()
-            end = self._length_s if self._length_s is not None else 0.0
-            self._position_s = min(end, max(0.0, self._position_s + seconds))
-
-    def change_speed(self, by: int) -> None:
-        """Go to the next faster (+1) or slower (-1) speed."""
-        with self._lock:
-            self._move()
-            nearest = min(range(len(SPEEDS)), key=lambda i: abs(SPEEDS[i] - self._speed))
-            self._speed = SPEEDS[max(0, min(len(SPEEDS) - 1, nearest + by))]
-
-    def _advance(self, length_s: float) -> ReplayView:
-        with self._lock:
-            self._length_s = length_s
-            self._move()
-            return ReplayView(
-                self._position_s,
-                length_s,
-                self._speed,
-                self._playing and self._position_s < length_s,
-            )
-
-    def _move(self) -> None:
-        """Account for the time that passed since the last call."""
-        now = self._clock()
-        if self._playing:
-            self._position_s += (now - self._since) * self._speed
-        if self._length_s is not None:
-            self._position_s = min(self._length_s, self._position_s)
-        self._since = now
-
-
-def _read_consistently(
-    reader: RunReader | None, run: Mapping[str, Any], axis: Axis, now: int
-) -> dict[str, Any]:
+    run = files.run
     if reader is None:
         return {
             "axis": axis,
@@ -393,4 +337,4 @@ def _read_consistently(
             "step": StepView(0, _steps_total(run)),
         }
     with reader.snapshot():
-        return _read_parts(reader, run, axis, now)
+        return _read_parts(reader, files, axis, now, over_ns)

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from gputop_train.store.errors import StoreError
+from gputop_train.tui.replay import ReplaySource
 from gputop_train.tui.snapshot import View
-from gputop_train.tui.source import LiveSource, ReplaySource
+from gputop_train.tui.source import LiveSource
 
 from .made_run import START, S, exit_json, run_json, write_store
 
@@ -156,7 +157,7 @@ def replay_of(run_dir: Path) -> tuple[ReplaySource, Clock]:
     run_json(run_dir)
     exit_json(run_dir, end)
     clock = Clock()
-    return ReplaySource(run_dir, clock=clock), clock
+    return ReplaySource(run_dir, clock=clock, speed=1.0), clock
 
 
 def test_a_replay_shows_the_run_as_it_stood_then(run_dir: Path) -> None:

@@ -70,7 +70,7 @@ def test_every_panel_draws_every_state_at_every_size(painter: str, state: str) -
 def test_the_rows_of_the_terminal_are_shared_out_to_the_last_one(height: int) -> None:
     for wants in (3, 5, 9, 14):
         for lanes in (0, 1, 5, 15):
-            rows = plan(height, card_wants=wants, lanes=lanes)
+            rows = plan(height, card_wants=wants, lanes=lanes, memory_wants=1 + lanes % 2)
             assert all(getattr(rows, name) >= 0 for name in rows.__slots__)
             assert rows.header == 1
             assert rows.total == max(height, 1)

@@ -15,7 +15,7 @@ from gputop_train.tui.snapshot import Snapshot
 from gputop_train.tui.widgets.header import Header
 from gputop_train.tui.widgets.keys import Keys
 from gputop_train.tui.widgets.logpane import LogPane
-from gputop_train.tui.widgets.memory import MemoryBar
+from gputop_train.tui.widgets.memory import MemoryBar, memory_wants
 from gputop_train.tui.widgets.notice import Notice
 from gputop_train.tui.widgets.panel import Panel
 from gputop_train.tui.widgets.ribbon import PhaseRibbon
@@ -91,11 +91,12 @@ class Overview(Screen[None]):
         if snapshot is None or not height:
             return
         # The layout moves only with the size of the terminal or with the card's need of rows.
-        wishes = (width, height, card_height(snapshot, width, self._glyphs), len(snapshot.lanes))
+        card = card_height(snapshot, width, self._glyphs)
+        wishes = (width, height, card, len(snapshot.lanes), memory_wants(snapshot))
         if wishes == self._wishes:
             return
         self._wishes = wishes
-        rows = plan(height, card_wants=wishes[2], lanes=wishes[3])
+        rows = plan(height, card_wants=card, lanes=wishes[3], memory_wants=wishes[4])
         for panel in self._panels:
             size = getattr(rows, str(panel.id))
             panel.styles.height = size

@@ -13,9 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from gputop_train.model import Abstention, Diagnosis, Finding
+from gputop_train.tui.facts import evidence_text, without_exponents
 from gputop_train.tui.paint import Glyphs, plain
 from gputop_train.tui.text import percent
-from gputop_train.tui.widgets.verdict import advice_texts, evidence_text, gain_text
+from gputop_train.tui.widgets.verdict import advice_texts, gain_text
 
 
 class Line(NamedTuple):
@@ -32,9 +33,12 @@ KEYS = (
     Line("+  -", "a longer or a shorter time window"),
     Line("e", "the evidence behind the verdict, and what was ruled out"),
     Line("y", "copy the advice to the clipboard and to advice.txt in the run's directory"),
-    Line("s", "save the screen as an SVG picture in the run's directory"),
+    Line(
+        "s", "save the screen as an SVG picture in the run's directory; of a recording, right here"
+    ),
     Line("tab", "go to the log; arrows and Page Up scroll it, End follows it again"),
     Line("left  right", "replay: ten seconds back or forth"),
+    Line("home  end", "replay: to the beginning, to the end"),
     Line("<  >", "replay: slower or faster"),
     Line("ctrl+p", "commands and colour themes"),
 )
@@ -43,7 +47,8 @@ READING = (
     Line(
         "chart",
         "how busy the device was, from 0 to 100%. Solid is the mean of a column, {band} reaches up "
-        "to its largest sample",
+        "to its largest sample. The mean and the shape are of the time from the first step to the "
+        "last",
     ),
     Line(
         "lanes",
@@ -91,7 +96,7 @@ def _finding(finding: Finding) -> list[Line]:
             f"{finding.severity}, confidence {finding.confidence}, "
             f"costs {percent(finding.lost_share)} of time",
         ),
-        Line("what", finding.summary),
+        Line("what", without_exponents(finding.summary)),
     ]
     lines += [Line("why", evidence_text(item)) for item in finding.evidence]
     lines += [Line("where", f"{w.file}:{w.line}  {w.what}".rstrip()) for w in finding.where]

@@ -21,10 +21,12 @@ REPLAY = (
     ("?", "help"),
     ("space", "play/pause"),
     ("left/right", "seek"),
+    ("end", "verdict"),
     ("</>", "speed"),
     ("e", "evidence"),
     ("y", "copy advice"),
     ("+/-", "window"),
+    ("s", "screenshot"),
 )
 
 

@@ -33,7 +33,8 @@ def notice_rows(snap: Snapshot, width: int, glyphs: Glyphs, *, message: str = ""
 def _replay(replay: ReplayView, width: int, glyphs: Glyphs) -> Row:
     sign = glyphs.play if replay.playing else glyphs.frozen
     speed = f"{replay.speed:g}x"
-    words = f"{duration(replay.position_s)} of {duration(replay.length_s)}  {speed} "
+    over = "space: again  " if replay.position_s >= replay.length_s else ""
+    words = f"{over}{duration(replay.position_s)} of {duration(replay.length_s)}  {speed} "
     head = f" {sign} "
     room = max(4, width - len(head) - len(words) - 2)
     share = replay.position_s / replay.length_s if replay.length_s > 0 else 1.0

@@ -16,7 +16,8 @@ def step_rows(snap: Snapshot, width: int, height: int, glyphs: Glyphs) -> list[R
     step = snap.step
     if step.median_ms is None or not step.parts:
         return [fit([(" step", "muted"), ("  not measured yet", "faint")], width, glyphs)]
-    mean = f" mean step {milliseconds(sum(ms for _, ms in step.parts))}"
+    # One cell shorter than the gutter even at "99.9 ms", so that it stays apart from the bar.
+    mean = f" avg step {milliseconds(sum(ms for _, ms in step.parts))}"
     room = width - GUTTER - MARGIN
     if height < 2:
         names = "  ".join(_words(label, ms, short=True) for label, ms in _by_size(step))

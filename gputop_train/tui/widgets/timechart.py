@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gputop_train.tui import series
 from gputop_train.tui.paint import Glyphs, Row, Span, fit, level, spread
 from gputop_train.tui.snapshot import Chart, Series, Snapshot
 from gputop_train.tui.text import duration
@@ -41,8 +42,8 @@ def lane_row(line: Series, width: int, glyphs: Glyphs) -> Row:
         " " if value is None else level(value / 100, glyphs.lane)
         for value in _last(line.mean, columns)
     )
-    known = [value for value in line.mean if value is not None]
-    mean = f"{sum(known) / len(known):.0f}%" if known else ""
+    average = line.average if line.average is not None else series.average(line.mean)
+    mean = f"{average:.0f}%" if average is not None else ""
     head: list[Span] = [
         (f" {line.name:<11}", "gpu"),
         (f"{mean:>5}", "text"),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from rich.cells import cell_len
 
-from gputop_train.model import Advice, Diagnosis, Evidence, Finding, Gain, Where
-from gputop_train.tui.paint import Glyphs, Row, Span, fit, plain, spread, wrap
+from gputop_train.model import Advice, Diagnosis, Finding, Gain, Where
+from gputop_train.tui.facts import brief, card_facts, pack, without_exponents
+from gputop_train.tui.paint import Glyphs, Row, Span, fit, plain, spread
 from gputop_train.tui.snapshot import Snapshot
 from gputop_train.tui.text import factor, percent, rate
 from gputop_train.tui.widgets.panel import Panel
@@ -24,6 +26,22 @@ HEADLINES = {
 
 
 @dataclass(frozen=True, slots=True)
+class Line:
+    """A labelled line of the card: one text, or parts of which as many are shown as fit whole."""
+
+    label: str
+    parts: tuple[str, ...]
+    ink: str = "text"
+    joint: str = ""
+
+    def laid_out(self, width: int, lines: int, glyphs: Glyphs) -> list[str]:
+        """The line on at most ``lines`` rows."""
+        if len(self.parts) == 1:
+            return brief(self.parts[0], width, lines, glyphs)
+        return pack(self.parts, self.joint or glyphs.sep, width, lines, glyphs)
+
+
+@dataclass(frozen=True, slots=True)
 class Card:
     """The card's words, before layout: headline, promise, and labelled lines."""
 
@@ -33,7 +51,7 @@ class Card:
     promise: str
     lead: str
     aside: str
-    lines: tuple[tuple[str, str, str], ...]  # label, text, ink
+    lines: tuple[Line, ...]
 
 
 def card(snap: Snapshot, glyphs: Glyphs) -> Card:
@@ -52,7 +70,8 @@ def card(snap: Snapshot, glyphs: Glyphs) -> Card:
             "",
             note or "Nothing measured here is worth changing.",
             "",
-            _also(diagnosis) or (("", "The time goes into training itself.", "muted"),),
+            (*_also(diagnosis), *_hidden_waits(diagnosis, snap))
+            or (Line("", ("The time goes into training itself.",), "muted"),),
         )
     if status == "abstained":
         lead = note or "A signal is missing, so no cause is named and none is excluded."
@@ -60,12 +79,13 @@ def card(snap: Snapshot, glyphs: Glyphs) -> Card:
     if status == "too-early":
         lead = note or ("The run was too short for a verdict." if over else "Measuring.")
         hint = "A verdict needs 20 measured steps; until then nothing is blamed."
-        lines = _missing(diagnosis) or (("", hint, "muted"),)
+        lines = _missing(diagnosis) or (Line("", (hint,), "muted"),)
         return Card("TOO EARLY", "info", glyphs.wait, "", lead, "", lines)
     lead = note or (
         "No optimizer step was seen." if over else "Waiting for the first optimizer step."
     )
-    first = () if over else (("", "Imports, data set-up and warm-up come first.", "muted"),)
+    hint = "Imports, data set-up and warm-up come first."
+    first = () if over else (Line("", (hint,), "muted"),)
     return Card("NO STEPS" if over else "STARTING", "info", glyphs.wait, "", lead, "", first)
 
 
@@ -73,37 +93,39 @@ def _verdict(diagnosis: Diagnosis, finding: Finding, snap: Snapshot, glyphs: Gly
     ink = {"critical": "critical", "warn": "warn"}.get(finding.severity, "info")
     glyph = {"critical": glyphs.critical, "warn": glyphs.warn}.get(finding.severity, glyphs.wait)
     headline = HEADLINES.get(finding.id, finding.id.replace("-", " ").upper())
-    lines: list[tuple[str, str, str]] = [("where", _where(finding), "text")]
-    if finding.evidence:
-        lines.append(
-            ("why", glyphs.sep.join(evidence_text(e, short=True) for e in finding.evidence), "text")
-        )
+    lines = [Line("where", _where(finding))]
+    if facts := card_facts(finding):
+        lines.append(Line("why", tuple(facts)))
     lines.extend(
-        ("then", _upper(text.removeprefix("Then ")), "text") if position else ("do", text, "strong")
+        Line("then", (_upper(text.removeprefix("Then ")),))
+        if position
+        else Line("do", (text,), "strong")
         for position, text in enumerate(advice_texts(finding.advice)[:3])
     )
     if finding.gain is not None and finding.gain.basis:
-        lines.append(("gain", gain_text(finding.gain), "text"))
+        lines.append(Line("gain", gain_parts(finding.gain), joint="; "))
     lines.extend(_also(diagnosis))
     return Card(
         headline,
         ink,
         glyph,
         _promise(finding.gain, snap.step.samples_per_s),
-        finding.summary,
+        without_exponents(finding.summary),
         f"confidence {finding.confidence}",
         tuple(lines),
     )
 
 
 def _upper(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    """A capital to begin with, unless the first word is code."""
+    word = text.split(" ", 1)[0].rstrip(".,:;")
+    return text[:1].upper() + text[1:] if word.isalpha() else text
 
 
-def _where(finding: Finding) -> str:
+def _where(finding: Finding) -> tuple[str, ...]:
     if not finding.where:
-        return finding.where_missing or "no single line"
-    return "   ".join(map(_place, finding.where[:2]))
+        return (finding.where_missing or "no single line",)
+    return tuple(map(_place, finding.where[:2]))
 
 
 def _place(where: Where) -> str:
@@ -125,32 +147,20 @@ def advice_texts(advice: tuple[Advice, ...]) -> list[str]:
     return out
 
 
-def evidence_text(item: Evidence, *, short: bool = False) -> str:
-    """One measured number in words; ``short`` leaves out what a unit says in brackets."""
-    unit = item.unit.split(" (")[0] if short else item.unit
-    value = item.value
-    if value is None:
-        return f"{item.what}: not measured"
-    if isinstance(value, float) and unit.startswith("of ") and 0 <= value <= 1:
-        return f"{item.what} {percent(value)} {unit}"  # a share: "0.53 of wall" reads worse
-    if isinstance(value, float):
-        value = f"{value:,.0f}" if abs(value) >= 99.5 else f"{value:,.3g}"
-    elif isinstance(value, int) and not isinstance(value, bool):
-        value = f"{value:,}"
-    joint = "" if unit.startswith("%") or unit in ("", "x") else " "
-    return f"{item.what} {value}{joint}{unit}"
-
-
 def gain_text(gain: Gain) -> str:
     """What a mend brings, with what the number rests on."""
-    ceiling = None
-    if gain.ceiling is not None:
-        ceiling = f"{'at least' if gain.at_least else 'at most'} {factor(gain.ceiling)}"
+    return "; ".join(gain_parts(gain))
+
+
+def gain_parts(gain: Gain) -> tuple[str, ...]:
+    """The numbers, then each clause of what they rest on."""
+    numbers = []
     if gain.expected is not None:
         low, high = gain.expected
-        expected = f"{_range(factor(low), factor(high))} expected"
-        return ", ".join(filter(None, (expected, ceiling))) + (f"; {gain.basis}" * bool(gain.basis))
-    return "; ".join(filter(None, (ceiling, gain.basis)))
+        numbers.append(f"{_range(factor(low), factor(high))} expected")
+    if gain.ceiling is not None:
+        numbers.append(f"{'at least' if gain.at_least else 'at most'} {factor(gain.ceiling)}")
+    return tuple(filter(None, (", ".join(numbers), *gain.basis.split("; "))))
 
 
 def _range(low: str, high: str) -> str:
@@ -178,22 +188,40 @@ def _promise(gain: Gain | None, samples_per_s: float | None) -> str:
     return words
 
 
-def _also(diagnosis: Diagnosis | None) -> tuple[tuple[str, str, str], ...]:
+def _also(diagnosis: Diagnosis | None) -> tuple[Line, ...]:
     if diagnosis is None:
         return ()
-    return tuple(("also", _also_text(finding), "text") for finding in diagnosis.also[:2])
+    return tuple(Line("also", _also_parts(finding)) for finding in diagnosis.also[:2])
 
 
-def _also_text(finding: Finding) -> str:
-    place = f"  {_place(finding.where[0])}" if finding.where else ""
-    share = f" ({percent(finding.lost_share)} of time)" if finding.lost_share >= 0.005 else ""
-    return f"{finding.id}{share}: {finding.summary}{place}"
+def _also_parts(finding: Finding) -> tuple[str, ...]:
+    summary = without_exponents(finding.summary)
+    lost = percent(finding.lost_share)
+    known = finding.lost_share < 0.005 or lost in summary
+    said = f"{finding.id}{'' if known else f' ({lost} of time)'}: {summary}"
+    # Another cause is named in a single row, so its place is the file and the line alone.
+    places = (f"{PurePath(w.file).name}:{w.line}" for w in finding.where[:1])
+    return (said.removesuffix("."), *places)
 
 
-def _missing(diagnosis: Diagnosis | None) -> tuple[tuple[str, str, str], ...]:
+#: Labels of host time that look like trouble, and are none while the GPU has work queued up.
+_WAITS = ("data_wait", "h2d", "sync")
+
+
+def _hidden_waits(diagnosis: Diagnosis | None, snap: Snapshot) -> tuple[Line, ...]:
+    """Why a lane shows waiting in a healthy run: the GPU computed meanwhile."""
+    if diagnosis is None or all(finding.id != "gpu-bound" for finding in diagnosis.also):
+        return ()
+    if all(lane.share < 0.1 for lane in snap.lanes if lane.label in _WAITS):
+        return ()
+    text = "The waits in the lanes below are the host's; the GPU had work queued meanwhile."
+    return (Line("", (text,), "muted"),)
+
+
+def _missing(diagnosis: Diagnosis | None) -> tuple[Line, ...]:
     if diagnosis is None:
         return ()
-    return tuple(("missing", f"{item.missing} ({item.id})", "text") for item in diagnosis.abstained)
+    return tuple(Line("missing", (f"{item.missing} ({item.id})",)) for item in diagnosis.abstained)
 
 
 def card_rows(snap: Snapshot, width: int, height: int, glyphs: Glyphs) -> list[Row]:
@@ -237,26 +265,27 @@ def _top(words: Card, width: int, glyphs: Glyphs) -> Row:
 
 def _body(words: Card, width: int, height: int, glyphs: Glyphs) -> list[Row]:
     """Lead and labelled lines, each with the rows it was granted."""
-    label_width = max((len(label) for label, _, _ in words.lines), default=0)
+    label_width = max((len(line.label) for line in words.lines), default=0)
     label_width = label_width + 2 if label_width and width >= 50 else 0
     room = width - label_width
     lead_width = width - (len(words.aside) + 2 if words.aside and width >= 60 else 0)
-    lead = wrap(words.lead, lead_width, min(3, height), glyphs)
-    needs = [len(wrap(text, room, 4, glyphs)) for _, text, _ in words.lines]
-    granted = _grant([label for label, _, _ in words.lines], needs, height - len(lead))
+    lead = brief(words.lead, lead_width, min(3, height), glyphs)
+    needs = [len(line.laid_out(room, 4, glyphs)) for line in words.lines]
+    granted = _grant([line.label for line in words.lines], needs, height - len(lead))
     rows: list[Row] = []
-    for position, line in enumerate(lead):
+    for position, text in enumerate(lead):
         aside = [(words.aside, "muted")] if position == 0 and lead_width < width else []
-        rows.append(spread([(line, "strong")], aside, width, glyphs))
-    for (label, text, ink), lines in zip(words.lines, granted, strict=True):
-        for position, line in enumerate(wrap(text, room, lines, glyphs) if lines else []):
-            head = [((label if position == 0 else "").ljust(label_width), "muted")]
-            rows.append((*(head if label_width else []), (line, ink)))
+        rows.append(spread([(text, "strong")], aside, width, glyphs))
+    for line, lines in zip(words.lines, granted, strict=True):
+        for position, text in enumerate(line.laid_out(room, lines, glyphs) if lines else []):
+            head = [((line.label if position == 0 else "").ljust(label_width), "muted")]
+            rows.append((*(head if label_width else []), (text, line.ink)))
     return rows
 
 
-#: Who gets rows first: what to change in full, then where and why, then everything else.
-_IMPORTANCE = ("do", "where", "why", "missing", "", "gain", "then", "also")
+#: Who gets rows first: what to change in full, then where and why, then everything else. A second
+#: cause matters more than a second remedy for the first, whose gain the title names already.
+_IMPORTANCE = ("do", "where", "why", "missing", "", "also", "then", "gain")
 
 
 def _grant(labels: list[str], needs: list[int], rows: int) -> list[int]:
@@ -267,6 +296,7 @@ def _grant(labels: list[str], needs: list[int], rows: int) -> list[int]:
     first = [i for i in order if labels[i] in _IMPORTANCE[:3]]
     advice = [i for i in order if labels[i] == "do" for _ in range(needs[i] - 1)]
     one_each = [i for i in order if i not in first]
+    # A reason that breaks onto another row is worth less than a line of another kind.
     rest = [i for i in order if labels[i] != "do" for _ in range(needs[i] - 1)]
     for i in [*first, *advice, *one_each, *rest][: max(0, rows)]:
         granted[i] += 1
@@ -279,7 +309,7 @@ def advice_block(snap: Snapshot) -> str:
     if diagnosis is None or diagnosis.verdict is None:
         return ""
     finding = diagnosis.verdict
-    lines = [finding.summary, f"where: {_where(finding)}"]
+    lines = [without_exponents(finding.summary), f"where: {', '.join(_where(finding))}"]
     lines += [f"do: {text}" for text in advice_texts(finding.advice)]
     if finding.gain is not None:
         lines.append(f"gain: {gain_text(finding.gain)}")

@@ -1,0 +1,186 @@
+"""The device over time, from the driver's samples or the run's processes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gputop_train.diagnose.shape import classify
+from gputop_train.model import GpmSample, GpuSample, ProcSample, UtilSample
+from gputop_train.store.rollup import UtilRollup
+from gputop_train.tui import series
+from gputop_train.tui.snapshot import Axis, Chart, Series
+from gputop_train.tui.text import milliseconds
+
+_NS = 1_000_000_000
+#: Driver samples the shape is read from: at five a second, the newest two minutes. It bounds what
+#: the reading costs, about 20 ms.
+SHAPE_SAMPLES = 600
+#: Training this long over, the newest reading says nothing about it.
+LATE_NS = 2 * _NS
+
+
+def gpu_chart(
+    util: Sequence[UtilSample],
+    rollups: Sequence[UtilRollup],
+    gpm: Sequence[GpmSample],
+    gpu: Sequence[GpuSample],
+    axis: Axis,
+    device: str,
+    *,
+    training: tuple[int, int] | None = None,
+    shape: str = "",
+) -> Chart | None:
+    """Utilisation as the driver sampled it; the mean over the run's GPUs if it uses several.
+
+    Args:
+        util: The newest samples.
+        rollups: Seconds before them.
+        gpm: SM activity.
+        gpu: Power and temperature, the newest last.
+        axis: The bins.
+        device: The GPU by name.
+        training: First to last step on the axis. Means are over that time: how idle a GPU was
+            while the script imported torch is no property of the training.
+        shape: From `shape_words`.
+    """
+    area = _util_area(util, rollups, axis)
+    if area is None:
+        return None
+    devices = {s.uuid for s in util} | {r.uuid for r in rollups}
+    line = _gpm_line(gpm, axis, training)
+    during = _during(axis, training)
+    now, mean = series.latest(area.mean), series.average(area.mean[during])
+    newest = max([*(s.t_ns for s in util), *((r.sec + 1) * _NS for r in rollups)])
+    late = training is not None and newest > training[1] + LATE_NS
+    facts = [f"{now:.0f}% now"] if now is not None and not late else []
+    facts += [f"{mean:.0f}% mean"] if mean is not None else []
+    facts += [f"shape {shape}"] if shape else []
+    if line is not None and line.average is not None:
+        facts.append(f"SM active {line.average:.0f}%")
+    facts += _electric(gpu)
+    name = (
+        f"{len(devices)} GPUs, mean utilisation"
+        if len(devices) > 1
+        else f"{device or 'GPU'} utilisation"
+    )
+    return Chart(name, "gpu", area, line, tuple(facts))
+
+
+def _during(axis: Axis, training: tuple[int, int] | None) -> slice:
+    """The bins that training reached, or all of them."""
+    if training is None:
+        return slice(None)
+    first, last = (int((t - axis.t0_ns) / axis.bin_ns) for t in training)
+    return slice(max(0, first), max(0, last) + 1)
+
+
+def shape_words(util: Sequence[UtilSample], clocks: Mapping[str, float]) -> str:
+    """The series' shape and its period, such as ``periodic, 2.7 s (save)``; empty if not known.
+
+    Args:
+        util: Samples taken while training.
+        clocks: Known periods of the loop in seconds. A cycle too fast for the driver's sampling
+            shows up at a wrong period; only one that a clock explains gets a number.
+    """
+    if len({sample.uuid for sample in util}) != 1:
+        return ""
+    newest = util[-SHAPE_SAMPLES:]
+    start = newest[0].t_ns
+    times = [(sample.t_ns - start) / _NS for sample in newest]
+    shape = classify(times, [sample.util for sample in newest], clocks)
+    if shape.label == "unknown":
+        return ""
+    if shape.period_s is None:
+        return shape.label
+    clock = f" ({shape.clock})" if shape.clock else ""
+    return f"{shape.label}, {milliseconds(shape.period_s * 1000)}{clock}"
+
+
+def _electric(gpu: Sequence[GpuSample]) -> list[str]:
+    if not gpu:
+        return []
+    newest = gpu[-1]
+    out = []
+    if newest.power_w is not None:
+        limit = f" of {newest.power_limit_w:.0f}" if newest.power_limit_w else ""
+        out.append(f"{newest.power_w:.0f}{limit} W")
+    if newest.temperature_c is not None:
+        out.append(f"{newest.temperature_c} C")
+    return out
+
+
+def _util_area(
+    util: Sequence[UtilSample], rollups: Sequence[UtilRollup], axis: Axis
+) -> Series | None:
+    means: list[tuple[float | None, ...]] = []
+    peaks: list[tuple[float | None, ...]] = []
+    by_uuid: dict[str, list[UtilSample]] = {}
+    for sample in util:
+        by_uuid.setdefault(sample.uuid, []).append(sample)
+    for samples in by_uuid.values():
+        times = [s.t_ns for s in samples]
+        begins, values = series.spans_of(times), [s.util for s in samples]
+        means.append(series.mean_by_bin(begins, times, values, axis))
+        peaks.append(series.peak_by_bin(begins, times, values, axis))
+    seconds: dict[str, list[UtilRollup]] = {}
+    for rollup in rollups:
+        seconds.setdefault(rollup.uuid, []).append(rollup)
+    for rows in seconds.values():
+        begins = [row.sec * 1_000_000_000 for row in rows]
+        ends = [begin + 1_000_000_000 for begin in begins]
+        means.append(series.mean_by_bin(begins, ends, [row.mean for row in rows], axis))
+        peaks.append(series.peak_by_bin(begins, ends, [row.hi for row in rows], axis))
+    if not means:
+        return None
+    return Series("util", _across(means, largest=False), _across(peaks, largest=True))
+
+
+def _across(rows: Sequence[tuple[float | None, ...]], *, largest: bool) -> tuple[float | None, ...]:
+    if len(rows) == 1:
+        return rows[0]
+    out: list[float | None] = []
+    for column in zip(*rows, strict=True):
+        known = [value for value in column if value is not None]
+        out.append((max(known) if largest else sum(known) / len(known)) if known else None)
+    return tuple(out)
+
+
+def _gpm_line(
+    gpm: Sequence[GpmSample], axis: Axis, training: tuple[int, int] | None
+) -> Series | None:
+    """SM activity of the first device; several would not be told apart as lines."""
+    if not gpm:
+        return None
+    first = gpm[0].uuid
+    known = [(s.t_ns, s.sm) for s in gpm if s.uuid == first and s.sm is not None]
+    if not known:
+        return None
+    times = [t for t, _ in known]
+    mean = series.mean_by_bin(series.spans_of(times), times, [sm for _, sm in known], axis)
+    return Series("SM active", mean, average=series.average(mean[_during(axis, training)]))
+
+
+def cpu_chart(procs: Sequence[ProcSample], cores: float | None, axis: Axis) -> Chart | None:
+    """Cores the run's processes keep busy, in percent of those it may use."""
+    if not cores:
+        return None
+    by_time: dict[int, float] = {}
+    for sample in procs:
+        if sample.cpu is not None:
+            by_time[sample.t_ns] = by_time.get(sample.t_ns, 0.0) + sample.cpu
+    if not by_time:
+        return None
+    times = sorted(by_time)
+    values = [min(100.0, by_time[t] / cores * 100) for t in times]
+    begins = series.spans_of(times)
+    area = Series(
+        "cpu",
+        series.mean_by_bin(begins, times, values, axis),
+        series.peak_by_bin(begins, times, values, axis),
+    )
+    busy = by_time[times[-1]]
+    mean = series.average(area.mean)
+    allowed = f"{cores:.1f}".removesuffix(".0")
+    facts = [f"{busy:.1f} of {allowed} cores now"]
+    facts += [f"{mean:.0f}% mean"] if mean is not None else []
+    return Chart("CPU used by this run", "cpu", area, None, tuple(facts))
