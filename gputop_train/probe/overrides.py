@@ -28,7 +28,7 @@ def adjust(
     """New ``(args, kwargs)`` for this loader's constructor, and what was applied."""
     bound = inspect.signature(original).bind(loader, *args, **kwargs)
     values = bound.arguments
-    wanted = [o for o in S.config["overrides"] if _concerns(o, site)]
+    wanted = _ordered([o for o in S.config["overrides"] if _concerns(o, site)])
     applied: dict[str, Any] = {}
     for override in wanted:
         key, value = override["key"], override["value"]
@@ -59,6 +59,13 @@ def _concerns(override: dict[str, Any], site: tuple[Any, int]) -> bool:
     return True
 
 
+def _ordered(overrides: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Workers first, since others need them; what names this loader instead of what names none."""
+    named = {o["key"] for o in overrides if o.get("loader")}
+    kept = [o for o in overrides if o.get("loader") or o["key"] not in named]
+    return sorted(kept, key=lambda o: o["key"] != "num_workers")
+
+
 def _is_evaluation(values: dict[str, Any]) -> bool:
     """A loader that neither shuffles nor samples, built after one that does, evaluates."""
     shuffles = bool(values.get("shuffle")) or values.get("sampler") is not None
@@ -84,10 +91,8 @@ def _refusal(key: str, value: Any, values: dict[str, Any]) -> str | None:
     own_batches = values.get("batch_sampler") is not None or values.get("batch_size", 1) is None
     if key == "batch_size" and own_batches:
         return "the loader takes its batches from a sampler of its own"
-    if key in ("prefetch_factor", "persistent_workers"):
-        chosen = [o["value"] for o in S.config["overrides"] if o.get("key") == "num_workers"]
-        if not (chosen[-1] if chosen else workers):
-            return "it needs num_workers of at least 1"
+    if key in ("prefetch_factor", "persistent_workers") and not workers:
+        return "it needs num_workers of at least 1"
     return None
 
 

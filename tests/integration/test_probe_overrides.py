@@ -81,3 +81,20 @@ def test_batch_size_is_changed_where_it_is_legal_and_refused_where_a_sampler_rul
 def test_what_needs_workers_is_refused_without_them(tmp_path: Path) -> None:
     _, told = overridden(tmp_path, {"key": "persistent_workers", "value": True})
     assert told[0]["status"] == "refused" and "num_workers" in told[0]["why"]
+
+
+def test_what_needs_workers_is_refused_where_workers_were_refused(tmp_path: Path) -> None:
+    prefetch = {"key": "prefetch_factor", "value": 3}
+    _, told = overridden(tmp_path, prefetch, {"key": "num_workers", "value": 2})
+    status = {(row["loader"], row["key"]): row["status"] for row in told}
+    train, stream = (f"script.py:{line_of(name)}" for name in ("train =", "stream ="))
+    assert status[train, "num_workers"] == status[train, "prefetch_factor"] == "applied"
+    assert status[stream, "num_workers"] == status[stream, "prefetch_factor"] == "refused"
+
+
+def test_a_setting_for_one_loader_outranks_the_one_for_all(tmp_path: Path) -> None:
+    named = {"key": "num_workers", "value": 1, "loader": f"script.py:{line_of('train =')}"}
+    printed, told = overridden(tmp_path, named, {"key": "num_workers", "value": 2})
+    assert printed.split()[0] == "1"
+    at_train = [row["value"] for row in told if row["loader"] == named["loader"]]
+    assert at_train == [1]
