@@ -148,7 +148,9 @@ def store_path(run_dir: Path, run: Mapping[str, Any]) -> Path:
     if not isinstance(named, str) or not named:
         return home
     away = Path(named)
-    return home if home.exists() and not away.exists() else away
+    # A run directory that was copied or moved names the store of the one it was made from.
+    foreign = (away.parent / "run.json").exists()
+    return home if foreign or (home.exists() and not away.exists()) else away
 
 
 def exit_code(exit_: Mapping[str, Any] | None) -> int | None:

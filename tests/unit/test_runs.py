@@ -15,7 +15,15 @@ from rich.console import Console
 
 from gputop_train.launch import identity
 from gputop_train.launch.housekeeping import prune, surplus
-from gputop_train.launch.runs import RunInfo, exit_code, list_runs, read_run, runs_json, runs_table
+from gputop_train.launch.runs import (
+    RunInfo,
+    exit_code,
+    list_runs,
+    read_run,
+    runs_json,
+    runs_table,
+    store_path,
+)
 
 DAY_NS = 86_400 * 10**9
 HOST = socket.gethostname()
@@ -254,3 +262,18 @@ def test_another_users_run_is_neither_shown_nor_removed(tmp_path):
     assert [run.id for run in list_runs(tmp_path)] == ["mine"]
     assert prune(tmp_path, keep_runs=1).removed == ()
     assert theirs.exists()
+
+
+def test_a_copied_run_reads_its_own_store_and_never_the_originals(tmp_path):
+    original, copy, local = tmp_path / "a" / "3f2a91", tmp_path / "b" / "3f2a91", tmp_path / "local"
+    for directory in (original, copy, local):
+        directory.mkdir(parents=True)
+        (directory / "run.sqlite").touch()
+    (original / "run.json").touch()
+    run = {"store": str(original / "run.sqlite")}
+    assert store_path(original, run) == original / "run.sqlite"
+    assert store_path(copy, run) == copy / "run.sqlite"
+    away = {"store": str(local / "run.sqlite")}
+    assert store_path(copy, away) == local / "run.sqlite", "kept on local disk while it runs"
+    (local / "run.sqlite").unlink()
+    assert store_path(copy, away) == copy / "run.sqlite"
