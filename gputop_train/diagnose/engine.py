@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gputop_train.diagnose.accounting import account
+from gputop_train.diagnose.accounting import account, shares
 from gputop_train.diagnose.rules import all_rules
 from gputop_train.diagnose.rules import memory_leak as leak
 from gputop_train.diagnose.rules.base import INFO, WARN, RuledOut, percent
@@ -167,6 +167,12 @@ def _modes(window: Window) -> list[Abstention]:
     compiled = _sub(window.probe, "dynamo").get("recompiles")
     if isinstance(compiled, int) and compiled >= RECOMPILE_LIMIT:
         reason = f"torch.compile compiled anew {compiled} times and falls back to eager from there"
+        gaps.append(Abstention("recompilation", reason))
+    graphs = _sub(window.probe, "dynamo").get("unique_graphs")
+    spent = shares(window.whole).get("compile", 0.0)
+    if not gaps and isinstance(graphs, int) and graphs >= RECOMPILE_LIMIT and spent >= WARN:
+        # Warm-up hides it: at the limit the stalls end by themselves, and so does the speed-up.
+        reason = f"torch.compile made {graphs} graphs in {percent(spent)} of the time: recompiling?"
         gaps.append(Abstention("recompilation", reason))
     return gaps
 

@@ -15,6 +15,7 @@ from synthetic_windows import (
 )
 
 from gputop_train.diagnose.engine import HEALTHY_HOOKS, diagnose
+from gputop_train.diagnose.evidence import totals_of
 from gputop_train.diagnose.rules import all_rules
 from gputop_train.model import LABELS
 
@@ -217,6 +218,18 @@ def test_a_mode_known_to_cost_time_is_not_called_healthy(state, gap):
     assert [a.id for a in found.abstained if a.id == gap] == [gap]
 
 
+def test_recompiling_that_ended_with_warm_up_is_not_called_healthy():
+    steady = make_steps(100, HEALTHY)
+    slow_start = totals_of(make_steps(10, {"forward": 100, "compile": 300}) + steady)
+    state = probe(False, dynamo={"unique_graphs": 8, "recompiles": None})
+    found = diagnose(window(steady, whole=slow_start, probe=state))
+    assert found.status == "abstained"
+    assert found.abstained[0].id == "recompilation"
+    # One graph that took long to compile is how compiling is.
+    once = probe(False, dynamo={"unique_graphs": 1, "recompiles": None})
+    assert diagnose(window(steady, whole=slow_start, probe=once)).status == "healthy"
+
+
 def test_user_code_outside_the_model_is_named_by_function_on_a_cpu():
     found = diagnose(
         window(
@@ -240,7 +253,9 @@ def test_a_leak_is_a_verdict_though_it_loses_no_time_yet():
 def test_a_leak_that_ends_the_run_within_the_hour_comes_before_lost_time():
     found = diagnose(
         window(
-            make_steps(400, STARVED), loaders=(loader(),), memory=list(np.linspace(3e8, 2e9, 240))
+            make_steps(400, STARVED),
+            loaders=(loader(epochs=3),),
+            memory=list(np.linspace(3e8, 2e9, 240)),
         )
     )
     assert found.verdict.id == "memory-leak"
@@ -249,7 +264,7 @@ def test_a_leak_that_ends_the_run_within_the_hour_comes_before_lost_time():
 
 def test_a_slow_leak_yields_to_lost_time():
     steps = make_steps(400, {label: 1000 * ms for label, ms in STARVED.items()})
-    found = diagnose(window(steps, loaders=(loader(),), memory=LEAKING))
+    found = diagnose(window(steps, loaders=(loader(epochs=3),), memory=LEAKING))
     assert found.verdict.id == "input-bound"
     assert [f.id for f in found.also] == ["memory-leak"]
 

@@ -322,6 +322,20 @@ def test_busy_workers_behind_a_full_queue_are_not_what_is_waited_for():
     assert found.confidence == "medium"
 
 
+def test_batches_that_were_ready_are_not_waited_for():
+    # next() takes a tenth of the step although the queue is full: no warning, and no more workers.
+    found = judge(
+        make_steps(100, {"data_wait": 1.2, "forward": 8.8}),
+        loaders=(loader(num_workers=2),),
+        workers=(0.2, 0.2),
+        depths=[4, 4, 3, 4, 0, 4, 4, 4, 4, 4],
+    )
+    assert isinstance(found, Finding)
+    assert found.severity == "info"
+    assert "Batches were ready" in found.advice[0].text
+    assert all(a.setting is None for a in found.advice)
+
+
 def test_other_programs_that_use_the_cores_are_named():
     def neighbours(cpu_busy, allowed):
         host = HostSample(0, cpu_busy=cpu_busy, cpus_total=8, cpus_allowed=allowed)

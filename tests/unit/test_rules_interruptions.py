@@ -109,6 +109,19 @@ def test_an_evaluation_of_a_quarter_of_the_run_is_named():
     assert "every 50 steps costs 170 ms each" in found.advice[0].text
 
 
+def test_a_teacher_in_every_step_is_no_evaluation():
+    steps = make_steps(200, {"forward": 4, "backward": 4, "eval": 4})
+    found = eval_stall.judge(
+        window(
+            steps,
+            intervals=tuple(intervals_of(steps, "eval", site_id=61)),
+            sites=(site("eval", 61, call="teacher.eval()"),),
+        )
+    )
+    assert isinstance(found, RuledOut)
+    assert "part of training" in found.why
+
+
 def test_an_evaluation_below_ten_percent_is_silent():
     steps = saves(50, 40, label="eval")
     assert isinstance(eval_stall.judge(window(steps)), RuledOut)

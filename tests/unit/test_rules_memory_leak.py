@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from synthetic_windows import make_steps, window
+from synthetic_windows import loader, make_steps, window
 
 from gputop_train.diagnose.rules import memory_leak
 from gputop_train.diagnose.rules.base import RuledOut
@@ -105,6 +105,17 @@ def test_growth_is_told_in_units_a_person_would_use():
     values = {e.what: (e.value, e.unit) for e in judge(list(rising(200))).evidence}
     assert values["growth over the steady part"][1] == "MB"
     assert values["Mann-Kendall p"] == ("< 0.001", "")
+
+
+def test_a_first_epoch_that_may_fill_a_cache_is_not_called_a_leak():
+    first = loader(epochs=1, length=500, batches=300)
+    assert isinstance(judge(list(rising(200)), loaders=(first,)), RuledOut)
+    for other in (
+        loader(epochs=2, length=200, batches=300),
+        loader(epochs=1, length=500, batches=300, num_workers=2),
+        loader(epochs=1, length=500, batches=300, dataset="TensorDataset"),
+    ):
+        assert isinstance(judge(list(rising(200)), loaders=(other,)), Finding)
 
 
 def test_the_time_left_follows_from_the_rate():

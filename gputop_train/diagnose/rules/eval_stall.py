@@ -3,7 +3,8 @@
 Looks for: evaluation intervals with V / wall >= 10% (catalogue 26, proposed), at least twice,
 and a sign that they evaluate: ``Module.eval()`` was called, or a loader was read that feeds no
 backward. Critical from 20%.
-Differential: a gradient-free block without such a sign may draw samples or log: not judged, its
+Differential: a gradient-free forward in every step is part of the step (a teacher, a target or
+reference model). A gradient-free block without such a sign may draw samples or log: not judged, its
 line is named. A slow loader *inside* the evaluation shows in the evaluation's own phases; a save at
 the same boundary is labelled checkpoint and not counted here.
 Fix: rarer, a subset, a larger evaluation batch, a job of its own. Probe: skip the next one.
@@ -41,6 +42,8 @@ ID = "eval-stall"
 WARN = 0.10
 #: A gradient-free block is the evaluation when it holds this part of its time.
 BLOCK_PART = 0.5
+#: Nobody evaluates after every step; what comes this often belongs to training (proposed here).
+OFTEN = 2.0
 
 
 def judge(window: Window) -> Judgement:
@@ -51,13 +54,15 @@ def judge(window: Window) -> Judgement:
     share = account(window).shares.get("eval", 0.0)
     if share < WARN:
         return RuledOut(ID, f"evaluation takes {percent(share)} of the time")
+    pattern = periodic(window, "eval", share)
+    if pattern.every is not None and pattern.every < OFTEN:
+        return RuledOut(ID, "a gradient-free forward in every step is part of training")
     places, why_none = _places(window, share)
     if not _evaluates(window):
         at = f" ({name(places[0])})" if places else ""
         return Abstention(
             ID, f"{percent(share)} of the time is a gradient-free block{at} that may not evaluate"
         )
-    pattern = periodic(window, "eval", share)
     once = pattern.count < 2
     return Finding(
         id=ID,

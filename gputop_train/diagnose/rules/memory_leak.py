@@ -6,6 +6,8 @@ over window minima of >= 200 steady steps, and growth >= 1% of the device (catal
 >= 64 MB and >= 20% of the start (proposed here). Growth must go on in each of the last three
 quarters: allocator warm-up, a lazily built optimizer state and caches that fill all flatten.
 Differential: reserved grows while allocated is flat (not a leak); longer sequences; page cache.
+On the CPU also a dataset that keeps its items in the training process: not judged before it has
+been through them once.
 Fix: ``.item()`` or ``.detach()`` on what is stored; clear lists and hooks. Probe: drop the suspect.
 Gain: none in time; it ends in an out-of-memory error.
 """
@@ -114,6 +116,8 @@ def judge(window: Window) -> Judgement:
         return Abstention(ID, window.missing.get("memory", "memory samples"))
     if window.steps_seen - window.warmup_excluded < MIN_STEPS:
         return RuledOut(ID, f"not judged before {MIN_STEPS} steady steps")
+    if _may_fill_a_cache(window):
+        return RuledOut(ID, "the first epoch may fill a cache of the dataset in this process")
     trend = growth(window)
     if trend is None:
         return RuledOut(ID, "too few memory samples for a trend")
@@ -126,6 +130,20 @@ def judge(window: Window) -> Judgement:
     if min(trend.quarters[1:]) < STILL_GROWING * trend.per_step:
         return RuledOut(ID, "memory grew and then levelled off")
     return _finding(window, trend, capacity)
+
+
+def _may_fill_a_cache(window: Window) -> bool:
+    """A dataset of the user's, read in the training process, that has items it never gave yet."""
+    if window.memory[-1].basis == "cuda-allocator":
+        return False
+    return any(
+        ld.num_workers == 0
+        and not ld.iterable
+        and ld.dataset != "TensorDataset"
+        and ld.epochs <= 1
+        and (ld.length is None or ld.batches < ld.length)
+        for ld in window.feeding_loaders
+    )
 
 
 def _capacity(window: Window) -> float | None:
