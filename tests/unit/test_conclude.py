@@ -40,8 +40,8 @@ def test_what_could_not_be_committed_is_said(tmp_path, writer, monkeypatch, fail
 
     pipeline = Pipeline(tmp_path, None, writer, {})
     writer.set_meta("last", 1)
-    monkeypatch.setattr(conclude, "LAST_COMMIT_S", 0.0)
     with monkeypatch.context() as broken:
+        broken.setattr(conclude, "LAST_COMMIT_S", 0.0)
         broken.setattr(writer, "commit", fails)
         assert why in conclude._commit_all(pipeline)
     assert conclude._commit_all(pipeline) is None
