@@ -98,23 +98,24 @@ def account(window: Window) -> Account:
 def _exposed(window: Window, found: dict[str, float]) -> dict[str, float | None]:
     """GPU idle share of each label, from the steps that carried events to all of them.
 
-    An irregular label is scaled by its host time: idle over host time where both were measured,
-    times its host share everywhere. A data wait longer than the GPU was busy is idle time by
-    itself, whatever the few steps with events saw.
+    An irregular label is cut by its host time where the steps with events had more of it than the
+    others: idle over host time where both were measured, times its host share everywhere. Where
+    they had less, nothing is added (the idle time need not grow with the wait), but a data wait
+    longer than the GPU was busy is idle time by itself, whatever the few steps with events saw.
     """
     exposed: dict[str, float | None] = dict.fromkeys(EXPOSED_LABELS)
     for label, (ns, wall) in window.totals.exposed.items():
         if label in exposed and wall > 0:
             exposed[label] = min(1.0, max(0, ns) / wall)
     for label in IRREGULAR:
-        share = found.get(label, 0.0)
-        if exposed[label] is None or share <= 0:
+        share, direct = found.get(label, 0.0), exposed[label]
+        if direct is None or share <= 0:
             continue
         timed = [s for s in window.steps if s.exposed is not None and label in s.exposed]
         host = sum(carries(s, label) for s in timed)
         if host > 0:
             idle = sum((s.exposed or {})[label] for s in timed)
-            exposed[label] = share * min(1.0, max(0, idle) / host)
+            exposed[label] = min(direct, share * max(0, idle) / host)
         elif timed and share >= SEEN_FROM:
             exposed[label] = None
     util = _own_util(window)[0]

@@ -89,8 +89,8 @@ def periodic_gain(pattern: Periodic, what: str) -> Gain:
         return Gain(whole, None, f"time without {what}: T / (T - E)")
     reached = whole * (1 - pattern.share_at(every))
     basis = (
-        f"(nT + c) / (nT + c'), n = {pattern.every:,.0f}, T = {ms(pattern.step_ms)}, "
-        f"c = {ms(pattern.cost_ms)}; every {every:,} steps to no {what}"
+        f"(nT + c) / (nT + c'): n = {pattern.every:,.0f}, T = {ms(pattern.step_ms)}, "
+        f"c = {ms(pattern.cost_ms)}"
     )
     return Gain(whole, (reached, whole), basis)
 

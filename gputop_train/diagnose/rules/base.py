@@ -156,6 +156,11 @@ def number(what: str, value: float | None, unit: str = "", digits: int = 3) -> E
     return Evidence(what, rounded, unit)
 
 
+def cores(what: str, used: float | None) -> Evidence:
+    """Processor time of a process: ``38% of a core``, ``1.42 cores``."""
+    return number(what, used, "cores" if used is not None and used > 1 else "of a core")
+
+
 def span(what: str, milliseconds: float | None) -> Evidence:
     """A time in the unit a person would use: ``978 ms``, ``2.08 s``."""
     if milliseconds is not None and abs(milliseconds) >= 1000:

@@ -32,6 +32,7 @@ from gputop_train.diagnose.rules.base import (
     Rule,
     RuledOut,
     ceiling,
+    cores,
     gain,
     hook_missing,
     ms,
@@ -142,16 +143,16 @@ def _evidence(window: Window, lost: float, basis: str, supply: Supply) -> tuple[
         number("wait in next(), mean", acc.ms(acc.shares.get("data_wait", 0.0)), "ms a step"),
         number("GPU utilisation, mean", acc.util_mean, "%"),
         number("cores the run may use", window.cores, "cores"),
-        number("trainer process", role_cores(window, "trainer"), "cores"),
+        cores("trainer process", role_cores(window, "trainer")),
     ]
     if supply.waits.in_bursts:
         text = f"{supply.waits.heavy} of {supply.waits.steps} steps"
         rows.insert(2, Evidence(f"{percent(COVERAGE)} of the wait is in", text))
     foreign = foreign_cores(window)
     if foreign is not None and foreign >= BUSY_NEIGHBOUR:
-        rows.append(number("kept busy by other programs", foreign, "cores"))
+        rows.append(cores("kept busy by other programs", foreign))
     if supply.loader is not None:
-        rows.append(Evidence("num_workers", supply.loader.num_workers, "processes"))
+        rows.append(Evidence("num_workers", supply.loader.num_workers))
     if supply.empty_share is not None:
         rows.append(number("queue empty when polled", supply.empty_share, "of polls"))
     if supply.workers_busy:

@@ -22,6 +22,7 @@ from gputop_train.diagnose.rules.base import (
     Rule,
     RuledOut,
     ceiling,
+    cores,
     hook_missing,
     ms,
     number,
@@ -134,7 +135,7 @@ def _finding(window: Window, launch: float) -> Finding:
                 number("queue found empty at a phase edge", acc.dry, "of edges"),
                 number("GPU utilisation, mean", acc.util_mean, "%"),
                 number("SM activity, mean", sum(sm) / len(sm) if sm else None, "%"),
-                number("trainer process", role_cores(window, "trainer"), "cores"),
+                cores("trainer process", role_cores(window, "trainer")),
                 number("data wait", acc.shares.get("data_wait"), "of wall"),
             )
             if row.value is not None
