@@ -8,7 +8,7 @@ from gputop_train.diagnose.waits import Waits, pattern
 from gputop_train.diagnose.window import Window
 from gputop_train.model import Loader
 
-QUEUE_EMPTY, MIN_POLLS = 0.5, 8
+QUEUE_EMPTY, MIN_POLLS = 0.5, 5
 #: With workers and batches ready at this part of the polls, the wait is not for supply: next()
 #: itself is slow, or other programs took the core. Worth a line, no warning (proposed here).
 MOSTLY_READY = 0.75
