@@ -46,7 +46,7 @@ def parent(args: argparse.Namespace) -> None:
             source = HERE / "gputop_train" / "probe"
             shutil.copy(source / "bootstrap" / "sitecustomize.py", probe)
             shutil.copytree(source, probe / "_gputop_probe")
-            config = {"v": 1, "ring_dir": str(rings), "overhead_budget": 0.01, "sampler_hz": 25}
+            config = {"v": 1, "ring_dir": str(rings), "overhead_budget": 0.01, "sampler_hz": 40}
             (probe / "config.json").write_text(json.dumps({**config, "overrides": []}))
             command = [sys.executable, __file__, "--child", str(size), "--device", args.device]
             done = subprocess.run(

@@ -34,7 +34,7 @@ def deploy(tmp_path: Path, **config: object) -> Deployed:
     shutil.copy(PROBE / "bootstrap" / "sitecustomize.py", directory)
     shutil.copytree(PROBE, directory / "_gputop_probe")
     settings = {"v": 1, "run_id": "t", "ring_dir": str(rings), "overhead_budget": 0.01}
-    settings.update(overrides=[], gpu_events=True, sampler_hz=25, debug=False)
+    settings.update(overrides=[], gpu_events=True, sampler_hz=40, debug=False)
     settings.update(config)
     (directory / "config.json").write_text(json.dumps(settings))
     return Deployed(directory, rings)

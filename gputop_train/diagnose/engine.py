@@ -25,6 +25,8 @@ MIN_LIVE_S = 5.0
 #: Causes that cost less than this in all are not worth a line, whatever their share.
 MIN_LOST_S = 0.25
 MAX_ALSO = 2
+#: A run that was cut short is judged from here on: a verdict takes max(15 s, 20 steps) (design.md).
+CUT_SHORT_S = 15.0
 #: Signals without which "healthy" is not claimed: data, sync and interruptions, and the step's own.
 HEALTHY_HOOKS = ("data", "backward", "optimizer", "sync", "save", "eval")
 #: Rules that must have been able to judge.
@@ -56,6 +58,10 @@ def diagnose(window: Window) -> Diagnosis:
     if not window.final and window.totals.wall_ns < MIN_LIVE_S * 1e9:
         left = MIN_LIVE_S - window.totals.wall_ns / 1e9
         return Diagnosis("too-early", None, note=f"{measured} steps seen, {left:.0f} s to go")
+    if window.final and window.cut_short and window.totals.wall_ns < CUT_SHORT_S * 1e9:
+        seen_s = window.totals.wall_ns / 1e9
+        note = f"The run was cut short: {measured} steps in {seen_s:.1f} s are too few to judge."
+        return Diagnosis("too-early", None, note=note)
     return _judge(window, probe)
 
 

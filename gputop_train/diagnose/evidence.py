@@ -103,6 +103,7 @@ def build(
         gpu_uuid=uuid,
         missing=_missing(reader, probe, rank, seen, end, final=final),
         exit_code=reader.meta("exit_code"),
+        cut_short=_cut_short(reader),
         run=_mapping(reader.meta("run")),
     )
 
@@ -300,6 +301,11 @@ def _missing(
     elif not events.get("steps"):
         missing["gpu_events"] = "no GPU events were recorded"
     return missing
+
+
+def _cut_short(reader: RunReader) -> bool:
+    code = reader.meta("exit_code")
+    return isinstance(code, int) and code >= 128 and reader.meta("stopped_by") != "steps"
 
 
 def _probe_trouble(

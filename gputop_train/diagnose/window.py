@@ -86,6 +86,7 @@ class Window:
     gpu_uuid: str | None = None
     missing: Mapping[str, str] = field(default_factory=dict)
     exit_code: int | None = None
+    cut_short: bool = False  # ended by a signal that --steps did not ask for
     run: Mapping[str, Any] = field(default_factory=dict)
 
     @property

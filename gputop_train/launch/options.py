@@ -185,6 +185,6 @@ def probe_config(options: Options, run_id: str, ring_dir: str) -> dict[str, Any]
         ],
         "gpu_events": True,
         "burst": options.burst,
-        "sampler_hz": 25,
+        "sampler_hz": 40,
         "debug": False,
     }

@@ -30,7 +30,7 @@ class Helper(threading.Thread):
         self._quit = threading.Event()
         self._lost = 0
         self._next_memory = 0
-        self._hz = float(S.config.get("sampler_hz", 25))
+        self._hz = float(S.config.get("sampler_hz", 40))
         self._budget = float(S.config.get("overhead_budget", 0.01))
         self._sampler = sampler.Sampler() if self._hz > 0 else None
         self._builder = snapshot.SnapshotBuilder()

@@ -142,7 +142,8 @@ def test_ctrl_c_interrupts_the_whole_group_as_at_a_terminal(
         try:
             print("ready", flush=True); time.sleep(60)
         except KeyboardInterrupt:
-            print("child" if child == 0 else "parent", "interrupted", flush=True)
+            # One string, one write: two processes share the file.
+            print(("child" if child == 0 else "parent") + " interrupted", flush=True)
             if child == 0: os._exit(0)
             os.waitpid(child, 0)
         """

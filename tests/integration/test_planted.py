@@ -6,6 +6,7 @@ compared is what really happened, not what was asked of ``sleep``.
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 
@@ -153,6 +154,27 @@ def train(tmp_path: Path, **plan: object) -> tuple[dict[str, float], list[float]
     )
 
 
+def undisturbed_at_least_once(test):
+    """Try again, twice at most: on a shared machine another program can take a whole core for a while.
+
+    What is checked stays as strict: a label that is read wrong is wrong each time.
+    """
+
+    @functools.wraps(test)
+    def attempts(tmp_path, **parameters):
+        for number in range(3):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            try:
+                return test(tmp_path=folder, **parameters)
+            except AssertionError:
+                if number == 2:
+                    raise
+        return None
+
+    return attempts
+
+
 def shares_ms(batch: Batch) -> dict[str, float]:
     """Milliseconds per step, by label."""
     count = len(batch.steps)
@@ -178,6 +200,7 @@ ALONE = {
 @pytest.mark.parametrize(
     "label", ["other", *(pytest.param(k, marks=pytest.mark.slow) for k in ALONE if k != "other")]
 )
+@undisturbed_at_least_once
 def test_a_planted_sleep_is_read_under_its_label(tmp_path, label):
     spent, own_steps, batch = train(tmp_path, steps=61, **ALONE[label])
     count = len(own_steps)
@@ -191,6 +214,7 @@ def test_a_planted_sleep_is_read_under_its_label(tmp_path, label):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["eval", "no_grad"])
+@undisturbed_at_least_once
 def test_everything_planted_at_once_adds_up(tmp_path, how):
     spent, own_steps, batch = train(
         tmp_path, steps=81, data_wait=30, other=50, forward=30, backward=25, optimizer=15,
@@ -210,6 +234,7 @@ def test_everything_planted_at_once_adds_up(tmp_path, how):
 
 
 @pytest.mark.slow
+@undisturbed_at_least_once
 def test_interruptions_are_kept_one_by_one(tmp_path):
     spent, _, batch = train(
         tmp_path, steps=61, forward=5, checkpoint=100, evaluation=20, how="eval"
@@ -226,6 +251,7 @@ def test_interruptions_are_kept_one_by_one(tmp_path):
 
 
 @pytest.mark.slow
+@undisturbed_at_least_once
 def test_each_step_is_as_long_as_the_loop_itself_says(tmp_path):
     _, own_steps, batch = train(tmp_path, steps=40, data_wait=20, forward=20)
     for own, step in zip(own_steps, batch.steps, strict=True):

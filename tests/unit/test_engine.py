@@ -69,6 +69,21 @@ def test_20_steps_at_the_end_of_a_run_are_enough():
     assert diagnose(window(steps, loaders=(loader(),))).status == "verdict"
 
 
+def test_a_run_cut_short_within_15_s_is_too_early_however_many_steps_it_made():
+    steps = make_steps(500, {label: 2 * ms for label, ms in STARVED.items()})
+    assert 1 < (steps[-1].t1_ns - steps[0].t0_ns) / 1e9 < 15
+    cut = diagnose(window(steps, loaders=(loader(),), cut_short=True))
+    assert (cut.status, cut.healthy, cut.verdict) == ("too-early", None, None)
+    assert "cut short" in cut.note
+    assert diagnose(window(steps, loaders=(loader(),))).status == "verdict"
+
+
+def test_a_run_cut_short_later_is_judged():
+    steps = make_steps(300, {label: 10 * ms for label, ms in STARVED.items()})
+    assert (steps[-1].t1_ns - steps[0].t0_ns) / 1e9 > 16
+    assert diagnose(window(steps, loaders=(loader(),), cut_short=True)).status == "verdict"
+
+
 def test_a_live_verdict_on_fast_steps_waits_a_few_seconds():
     young = window(make_steps(100, STARVED), loaders=(loader(),), final=False)
     assert diagnose(young).status == "too-early"
