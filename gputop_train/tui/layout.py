@@ -47,7 +47,7 @@ def plan(height: int, *, card_wants: int, lanes: int, memory_wants: int = 1) -> 
         line = 1 if height >= 8 else 0
         return Plan(1, max(0, height - 1 - keys - line), line, 0, 0, 0, 0, 0, 0, 0, keys)
     roomy = height >= 34
-    most = 13 if height >= 50 else 10 if height >= 38 else 9 if height >= 24 else 7
+    most = 13 if height >= 50 else 10 if height >= 38 else 9 if roomy else 8 if height >= 24 else 7
     card = max(4, min(card_wants, most))
     ribbon = max(1, min(lanes, 8 if height >= 50 else 6 if height >= 38 else 4 if roomy else 2))
     memory = min(memory_wants, 2) if height >= 22 else 1

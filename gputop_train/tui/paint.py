@@ -207,14 +207,12 @@ def wrap(text: str, width: int, lines: int, glyphs: Glyphs) -> list[str]:
 
 def level(value: float, alphabet: str) -> str:
     """The glyph for a share of 0..1; anything measurable above zero is visible."""
-    if value <= 0.004:
+    if not value > 0.004:  # nor anything that is no number
         return alphabet[0]
-    return alphabet[max(1, min(len(alphabet) - 1, round(value * (len(alphabet) - 1))))]
+    return alphabet[max(1, round(min(1.0, value) * (len(alphabet) - 1)))]
 
 
 def meter(share: float, width: int, glyphs: Glyphs) -> str:
     """A horizontal bar of ``width`` cells filled to ``share`` (0..1), solid then blank."""
-    filled = max(0, min(width, round(share * width)))
-    if share > 0.004:
-        filled = max(1, filled)
+    filled = max(1, round(min(1.0, share) * width)) if share > 0.004 else 0
     return glyphs.bar * filled + " " * (width - filled)

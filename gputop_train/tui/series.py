@@ -8,6 +8,7 @@ at any zoom, and a bin nothing was measured in stays ``None``.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -78,7 +79,10 @@ def mean_by_bin(
 ) -> tuple[float | None, ...]:
     """Time-weighted mean of samples by bin; ``None`` where none reached."""
     lengths = np.asarray([max(0, b - a) for a, b in zip(t0, t1, strict=True)], dtype=np.float64)
-    weighted = np.column_stack((np.asarray(values, dtype=np.float64) * lengths, lengths))
+    known = np.asarray(values, dtype=np.float64)
+    # One sample that is no number would make none of every sum after it.
+    lengths[~np.isfinite(known)] = 0.0
+    weighted = np.column_stack((np.nan_to_num(known, posinf=0.0, neginf=0.0) * lengths, lengths))
     sums = spread(t0, t1, weighted.reshape(-1, 2), axis)
     enough = MIN_COVER * axis.bin_ns
     return tuple(
@@ -92,6 +96,8 @@ def peak_by_bin(
     """Largest sample that touches each bin."""
     out: list[float | None] = [None] * axis.columns
     for begin, end, value in zip(t0, t1, values, strict=True):
+        if not math.isfinite(value):
+            continue
         first = max(0, int((begin - axis.t0_ns) / axis.bin_ns))
         last = min(axis.columns - 1, int((end - 1 - axis.t0_ns) / axis.bin_ns))
         for column in range(first, last + 1):

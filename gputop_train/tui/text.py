@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from gputop_train.model import LABELS
 
 #: Words for the labels of host time: the long one where there is room, the short one elsewhere.
@@ -33,6 +35,8 @@ def label_word(label: str, *, short: bool = False) -> str:
 
 def duration(seconds: float) -> str:
     """A span of wall time: ``42s``, ``4m12s``, ``3h05m``, ``2d04h``."""
+    if not math.isfinite(seconds):
+        return "?"
     whole = max(0, int(seconds))
     if whole < 60:
         return f"{whole}s"

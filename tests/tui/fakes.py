@@ -101,7 +101,14 @@ def starved(view: View, tick: int = 0) -> Snapshot:
             "gpu",
             Series("util", util, tuple(min(100.0, u + 31) for u in util)),
             Series("SM active", tuple(u * 0.6 for u in util)),
-            (f"{util[-1]:.0f}% now", "34% mean", "SM active 20%", "228 of 700 W", "41 C"),
+            (
+                f"{util[-1]:.0f}% now",
+                "34% mean",
+                "shape periodic, 268 ms (step)",
+                "SM active 20%",
+                "228 of 700 W",
+                "41 C",
+            ),
         ),
         lanes=(
             Lane("data_wait", 0.64, wait),
@@ -307,7 +314,34 @@ def starting(view: View) -> Snapshot:
     )
 
 
+def leaking(view: View) -> Snapshot:
+    n = view.columns
+    leak = Finding(
+        id="memory-leak",
+        summary="GPU memory held after each step grows by 44 MB a step: 40.7 GB over 948 steps.",
+        severity="critical",
+        confidence="high",
+        lost_share=0.0,
+        evidence=(
+            Evidence("growth of the low-water marks", 44_000.0, "kB a step"),
+            Evidence("time until memory runs out", 48.2, "s"),
+            Evidence("low-water mark at its start", 9_790.0, "MB"),
+        ),
+        where_missing="allocations are not recorded by line in this release",
+        advice=(Advice("Store loss.item(), or clear the list."),),
+    )
+    held = tuple(GIB * 60 * i / n if i > n // 5 else None for i in range(n))
+    return replace(
+        healthy(view),
+        diagnosis=Diagnosis("verdict", False, leak),
+        memory=MemoryView(
+            "cuda-allocator", 58 * GIB, 60 * GIB, 60 * GIB, int(139.8 * GIB), history=held
+        ),
+    )
+
+
 STATES = {
+    "leaking": leaking,
     "starved": starved,
     "healthy": healthy,
     "too_early": too_early,

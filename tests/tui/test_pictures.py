@@ -12,11 +12,11 @@ SIZES = {"120x40": (120, 40), "80x24": (80, 24), "40x12": (40, 12), "200x60": (2
 PICTURES = [
     *(
         (state, "120x40")
-        for state in ("starved", "healthy", "too_early", "no_gpu", "ended", "replay")
+        for state in ("starved", "healthy", "too_early", "no_gpu", "ended", "replay", "leaking")
     ),
     *(
         (state, "80x24")
-        for state in ("starved", "healthy", "too_early", "no_gpu", "failed", "abstained")
+        for state in ("starved", "healthy", "too_early", "no_gpu", "failed", "abstained", "leaking")
     ),
     *((state, "40x12") for state in ("starved", "ended", "starting")),
     ("starved", "200x60"),

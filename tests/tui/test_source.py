@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from gputop_train.store.errors import StoreError
-from gputop_train.tui.replay import ReplaySource
+from gputop_train.tui.replay import STORY_S, ReplaySource
 from gputop_train.tui.snapshot import View
-from gputop_train.tui.source import LiveSource
+from gputop_train.tui.source import LiveSource, axis_for
 
 from .made_run import START, S, exit_json, run_json, write_store
 
@@ -150,6 +150,36 @@ class Clock:
 
     def __call__(self) -> float:
         return self.t
+
+
+def test_a_young_run_fills_its_axis_and_an_old_one_keeps_the_asked_span() -> None:
+    for elapsed, span in ((3.0, 15), (15.0, 15), (31.0, 45), (59.0, 60), (4000.0, 60), (None, 60)):
+        axis = axis_for(10**12, VIEW, elapsed)
+        assert (axis.t1_ns - axis.t0_ns) / 1e9 == pytest.approx(span, rel=0.01)
+        assert axis.columns == VIEW.columns
+
+
+def test_a_replay_tells_the_whole_story_in_half_a_minute(tmp_path: Path) -> None:
+    run_dir = tmp_path / "abcdef"
+    run_dir.mkdir()
+    run_json(run_dir)
+    write_store(run_dir)
+    exit_json(run_dir, START + 60 * S)
+    clock = Clock()
+    source = ReplaySource(run_dir, clock=clock)
+    first = source.read(VIEW).replay
+    assert first is not None
+    assert first.position_s == 0
+    assert 10 <= first.length_s / first.speed <= STORY_S
+    clock.t += STORY_S
+    last = source.read(VIEW).replay
+    assert last is not None
+    assert last.position_s == last.length_s
+    source.seek(-1e12)
+    again = source.read(VIEW).replay
+    assert again is not None
+    assert again.position_s == 0
+    source.close()
 
 
 def replay_of(run_dir: Path) -> tuple[ReplaySource, Clock]:

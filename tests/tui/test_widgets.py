@@ -16,7 +16,7 @@ from gputop_train.tui.snapshot import Lane, LoaderView, Mark, Snapshot, StepView
 from gputop_train.tui.widgets.header import header_row
 from gputop_train.tui.widgets.keys import keys_row
 from gputop_train.tui.widgets.logpane import log_rows
-from gputop_train.tui.widgets.memory import memory_rows
+from gputop_train.tui.widgets.memory import memory_rows, memory_wants
 from gputop_train.tui.widgets.notice import notice_rows
 from gputop_train.tui.widgets.ribbon import ribbon_rows
 from gputop_train.tui.widgets.stepbar import step_rows
@@ -193,6 +193,29 @@ def test_device_memory_is_shown_against_the_end_of_the_device() -> None:
     assert bar.count("█") / len(bar) == pytest.approx(41.2 / 139.8, abs=0.05)
 
 
+def test_a_leak_shows_its_pace_its_end_and_its_course_on_the_charts_axis() -> None:
+    snap = STATES["leaking"](view())
+    assert memory_wants(snap) == 2
+    assert memory_wants(starved(view())) == 1
+    now, held = read(memory_rows(snap, 120, 2, UNICODE)).split("\n")
+    assert "+44 MB a step, full in 48s" in now
+    cells = held[GUTTER:].rstrip()
+    assert not held[GUTTER : GUTTER + plot_columns(120) // 5].strip()
+    assert list(cells.strip()) == sorted(cells.strip())
+    assert "42%" in held
+    narrow = read(memory_rows(STATES["leaking"](view(80)), 80, 2, UNICODE)).split("\n")[0]
+    assert "full in 48s" in narrow
+    assert "of 139.8 GiB" in narrow
+
+
+def test_waits_the_gpu_never_felt_are_explained_on_a_healthy_card() -> None:
+    busy = replace(EVALUATION, id="gpu-bound", lost_share=0.0)
+    snap = replace(starved(view()), diagnosis=Diagnosis("healthy", True, also=(busy,)))
+    assert "the GPU had work queued" in read(card_rows(snap, 120, 8, UNICODE))
+    calm = replace(snap, lanes=tuple(lane for lane in snap.lanes if lane.label != "data_wait"))
+    assert "the GPU had work queued" not in read(card_rows(calm, 120, 8, UNICODE))
+
+
 def test_the_trainers_private_memory_is_called_that() -> None:
     snap = STATES["no_gpu"](view())
     text = read(memory_rows(snap, 120, 1, UNICODE))
@@ -225,7 +248,7 @@ def test_the_header_drops_the_least_important_first() -> None:
 def test_the_end_of_a_run_is_told_with_its_exit_code() -> None:
     text = read(notice_rows(STATES["failed"](view()), 120, UNICODE))
     assert text.strip() == (
-        "The script ended after 4m12s: killed by SIGSEGV (139). Press q to close this screen."
+        "The script ended after 4m12s: killed by SIGSEGV (139). q closes this screen."
     )
 
 

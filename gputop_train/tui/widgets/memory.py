@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from gputop_train.model import Finding
@@ -65,14 +64,9 @@ def _growth(snap: Snapshot) -> str:
     for item in finding.evidence:
         if item.what.startswith("growth of the low-water marks"):
             words.append("+" + quantity(item))
-        elif item.what.startswith("time until memory runs out"):
-            words.append(f"full in {_until(item.value)}")
+        elif item.what.startswith("time until memory") and isinstance(item.value, (int, float)):
+            words.append(f"full in {duration(item.value)}")
     return ", ".join(words)
-
-
-def _until(seconds: object) -> str:
-    known = isinstance(seconds, (int, float)) and math.isfinite(seconds)
-    return duration(seconds) if known and isinstance(seconds, (int, float)) else "?"
 
 
 def _now(snap: Snapshot, width: int, glyphs: Glyphs) -> Row:
@@ -81,12 +75,12 @@ def _now(snap: Snapshot, width: int, glyphs: Glyphs) -> Row:
         return fit([(" memory", "muted"), ("  not measured yet", "faint")], width, glyphs)
     head: Span = (_title(memory).ljust(GUTTER), "text")
     choices = ["  ".join(filter(None, (_growth(snap), words))) for words in _wordings(memory)]
-    rooms = [width - GUTTER - MARGIN - len(words) - 3 for words in choices]
+    rooms = [width - GUTTER - MARGIN - len(words) - 4 for words in choices]
     pick = next((i for i, room in enumerate(rooms) if room >= MIN_BAR), None)
     if pick is None:  # no bar, then: what can be said in full
-        pick = next((i for i, room in enumerate(rooms) if room >= -2), len(rooms) - 1)
+        pick = next((i for i, room in enumerate(rooms) if room >= -4), len(rooms) - 1)
     words, room = choices[pick], rooms[pick]
-    if memory.total is None or room < MIN_BAR:
+    if not memory.total or room < MIN_BAR:
         return fit([head, (words, "text")], width, glyphs)
     bar = _bar(memory, memory.total, min(room, 80), glyphs)
     row: list[Span] = [head, *bar, ("  ", "text"), (words, "text")]

@@ -18,7 +18,7 @@ def notice_rows(snap: Snapshot, width: int, glyphs: Glyphs, *, message: str = ""
         after = f" after {duration(snap.elapsed_s)}" if snap.elapsed_s is not None else ""
         how = snap.exit_text or f"exit code {snap.exit_code}"
         ink = "good" if snap.exit_code == 0 else "critical"
-        text = f" The script ended{after}: {how}. Press q to close this screen."
+        text = f" The script ended{after}: {how}. q closes this screen."
         return [fit([(text, ink)], width, glyphs)]
     if snap.state == "stopping":
         return [fit([(" Asked the script to stop; waiting for it to end.", "warn")], width, glyphs)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from gputop_train.tui import series
 from gputop_train.tui.paint import Glyphs, Row, Span, fit, level, spread
 from gputop_train.tui.snapshot import Chart, Series, Snapshot
@@ -106,7 +108,7 @@ def _plot_row(
 
 
 def _cell(mean: float | None, peak: float | None, floor: int, height: int, glyphs: Glyphs) -> str:
-    if mean is None:
+    if mean is None or not math.isfinite(mean):
         return " "
     filled = mean / 100 * height - floor
     if filled > 1 / 16:

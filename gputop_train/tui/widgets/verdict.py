@@ -81,8 +81,8 @@ def card(snap: Snapshot, glyphs: Glyphs) -> Card:
         hint = "A verdict needs 20 measured steps; until then nothing is blamed."
         lines = _missing(diagnosis) or (Line("", (hint,), "muted"),)
         return Card("TOO EARLY", "info", glyphs.wait, "", lead, "", lines)
-    lead = note or (
-        "No optimizer step was seen." if over else "Waiting for the first optimizer step."
+    lead = (
+        (note or "No optimizer step was seen.") if over else "Waiting for the first optimizer step."
     )
     hint = "Imports, data set-up and warm-up come first."
     first = () if over else (Line("", (hint,), "muted"),)
