@@ -107,7 +107,7 @@ def test_two_causes_are_both_named_the_larger_first():
                 *intervals_of(steps, "checkpoint", site_id=88),
                 *intervals_of(steps, "eval", site_id=61),
             ),
-            sites=(site("save", 88), site("eval", 61, count=0, total_ns=0)),
+            sites=(site("save", 88), site("eval", 61, func="evaluate", count=0, total_ns=0)),
         )
     )
     assert found.verdict.id == "eval-stall"

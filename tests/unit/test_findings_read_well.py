@@ -27,7 +27,7 @@ def periodic(label, every, cost_ms):
     return window(
         steps,
         intervals=tuple(intervals_of(steps, label, 61)),
-        sites=(site("eval", 61), site("save", 61)),
+        sites=(site("eval", 61, func="evaluate"), site("save", 61)),
     )
 
 

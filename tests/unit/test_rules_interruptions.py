@@ -98,6 +98,7 @@ def test_an_evaluation_of_a_quarter_of_the_run_is_named():
             steps,
             intervals=evals,
             sites=(site("eval", 61, call="model.eval()"), site("save", 88)),
+            loaders=(loader(),),
         )
     )
     assert isinstance(found, Finding)
@@ -132,6 +133,63 @@ def test_saves_are_no_evaluation_and_evaluations_are_no_saves():
     assert isinstance(eval_stall.judge(window(steps)), RuledOut)
     steps = saves(20, 200, label="eval")
     assert isinstance(checkpoint_stall.judge(window(steps)), RuledOut)
+
+
+def test_a_policy_that_collects_its_own_data_is_not_told_to_evaluate_less():
+    steps = saves(32, 240, label="eval")
+    evals = tuple(intervals_of(steps, "eval"))
+
+    def judged(*sites, **more):
+        return eval_stall.judge(window(steps, intervals=evals, sites=sites, **more))
+
+    acting = site("nograd", 17, func="collect", call="with torch.no_grad():", total_ns=900 * MS)
+    switch = site("eval", 14, func="collect", call="policy.eval()")
+    assert isinstance(judged(acting, switch), Abstention)
+    # The same switch in code that says it evaluates, or beside a loader that trains.
+    named = site("eval", 14, func="estimate_loss", call="model.eval()")
+    assert isinstance(judged(acting, named), Finding)
+    assert isinstance(judged(acting, switch, loaders=(loader(),)), Finding)
+
+
+@pytest.mark.parametrize(
+    ("func", "call", "evaluates"),
+    [
+        ("evaluate", "model.eval()", True),
+        ("run_eval", "model.eval()", True),
+        ("main", "run_eval(model)", True),
+        ("main", "loss = self.evaluate(model)", True),
+        ("val_epoch", "model.eval()", True),
+        ("validate", "model.train(False)", True),
+        ("main", "model.eval()", False),
+        ("play_values", "policy.eval()", False),
+        ("collect_latest", "policy.eval()", False),
+    ],
+)
+def test_a_name_that_says_evaluation_is_told_from_the_call_that_switches_the_mode(
+    func, call, evaluates
+):
+    steps = saves(32, 240, label="eval")
+    found = eval_stall.judge(
+        window(
+            steps,
+            intervals=tuple(intervals_of(steps, "eval")),
+            sites=(site("eval", 14, func=func, call=call),),
+        )
+    )
+    assert isinstance(found, Finding) is evaluates
+
+
+def test_text_generated_every_few_steps_to_train_on_is_no_evaluation():
+    steps = saves(4, 100, label="eval")
+    found = eval_stall.judge(
+        window(
+            steps,
+            intervals=tuple(intervals_of(steps, "eval")),
+            sites=(site("eval", 14, func="rollout", call="policy.eval()"),),
+            loaders=(loader(),),
+        )
+    )
+    assert isinstance(found, Abstention)
 
 
 def test_a_gradient_free_block_without_a_sign_of_evaluation_is_not_called_one():

@@ -1,17 +1,20 @@
 """``eval-stall``: evaluation takes a large part of the run.
 
 Looks for: evaluation intervals with V / wall >= 10% (catalogue 26, proposed), at least twice,
-and a sign that they evaluate: ``Module.eval()`` was called, or a loader was read that feeds no
-backward. Critical from 20%.
+and a sign that they evaluate: a loader was read that feeds no backward, or ``Module.eval()`` was
+called in a loop with a loader or in code named after it. Critical from 20%.
 Differential: a gradient-free forward in every step is part of the step (a teacher, a target or
-reference model). A gradient-free block without such a sign may draw samples or log: not judged, its
-line is named. A slow loader *inside* the evaluation shows in the evaluation's own phases; a save at
-the same boundary is labelled checkpoint and not counted here.
+reference model). A policy that collects its own training data also switches to ``eval()``: without
+a loader or a name that says so it is not judged. A gradient-free block without such a sign may draw
+samples or log: not judged, its line is named. A slow loader *inside* the evaluation shows in the
+evaluation's own phases; a save at the same boundary is labelled checkpoint and not counted here.
 Fix: rarer, a subset, a larger evaluation batch, a job of its own. Probe: skip the next one.
 Gain: wall / (wall - V + V').
 """
 
 from __future__ import annotations
+
+import re
 
 from gputop_train.diagnose.accounting import account
 from gputop_train.diagnose.advice import (
@@ -44,6 +47,15 @@ WARN = 0.10
 BLOCK_PART = 0.5
 #: Nobody evaluates after every step; what comes this often belongs to training (proposed here).
 OFTEN = 2.0
+#: With a loader that trains and none to evaluate on, a switch to eval() this rare is an evaluation;
+#: more often it may generate what the next steps train on (proposed here).
+RARE = 10.0
+#: How people name code that evaluates.
+NAMED = re.compile(
+    r"(?<![a-z])(?:(?<!\.)eval|eval(?!\()|valid|val(?![a-z])"
+    r"|test|estimate|metric|accura|score|perplex)",
+    re.IGNORECASE,
+)
 
 
 def judge(window: Window) -> Judgement:
@@ -58,7 +70,7 @@ def judge(window: Window) -> Judgement:
     if pattern.every is not None and pattern.every < OFTEN:
         return RuledOut(ID, "a gradient-free forward in every step is part of training")
     places, why_none = _places(window, share)
-    if not _evaluates(window):
+    if not _evaluates(window, pattern):
         at = f" ({name(places[0])})" if places else ""
         return Abstention(
             ID, f"{percent(share)} of the time is a gradient-free block{at} that may not evaluate"
@@ -105,8 +117,17 @@ def _loaders(window: Window) -> list[Loader]:
     return sorted(found, key=lambda ld: (-ld.wait_ns, ld.id))
 
 
-def _evaluates(window: Window) -> bool:
-    return bool(_of_kind(window, "eval") or _loaders(window))
+def _evaluates(window: Window, pattern: Periodic) -> bool:
+    if _loaders(window):
+        return True
+    switches = _of_kind(window, "eval")
+    if not switches:
+        return False
+    rare = pattern.every is None or pattern.every >= RARE
+    if window.feeding_loaders and rare:
+        return True
+    named = (s for s in (*switches, *_of_kind(window, "nograd")))
+    return any(NAMED.search(text) for s in named for text in (s.func, s.call))
 
 
 def _places(window: Window, share: float) -> tuple[tuple[Where, ...], str | None]:
