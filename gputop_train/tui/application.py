@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 from rich.console import RenderableType
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.events import Resize
 from textual.filter import LineFilter, NoColor
 from textual.screen import Screen
 from textual.theme import Theme
@@ -137,6 +138,7 @@ class GputopApp(App[TuiResult]):
         self._window = WINDOWS.index(60)
         self._plain = [NoColor()] if self.no_color else []
         self._says = 0
+        self._width = 0
         self._leaving = False
         self._overview = Overview(self.glyphs, palette(dark=True))
         self._feed = Feed(
@@ -168,8 +170,9 @@ class GputopApp(App[TuiResult]):
         self._leaving = True
         self._feed.stop()
 
-    def on_resize(self) -> None:
+    def on_resize(self, event: Resize) -> None:
         """Ask for as many bins as there are columns."""
+        self._width = event.size.width  # the app's own size is still the old one here
         self._look()
 
     def _on_theme(self, theme: Theme) -> None:
@@ -188,7 +191,8 @@ class GputopApp(App[TuiResult]):
     # Snapshots
 
     def _look(self) -> None:
-        view = View(WINDOWS[self._window], plot_columns(max(1, self.size.width)), LOG_LINES)
+        width = self._width or self.size.width
+        view = View(WINDOWS[self._window], plot_columns(max(1, width)), LOG_LINES)
         self._feed.look_at(view)
 
     def on_snapshot_ready(self, message: SnapshotReady) -> None:
@@ -300,7 +304,11 @@ class GputopApp(App[TuiResult]):
         """Another width of the time axis."""
         self._window = max(0, min(len(WINDOWS) - 1, self._window + by))
         self._look()
-        self._say(f"time window {duration(WINDOWS[self._window])}")
+        span = WINDOWS[self._window]
+        run_s = self._newest.elapsed_s if self._newest is not None else None
+        young = run_s is not None and run_s < span
+        later = ", once the run is that old" if young and by > 0 else ""
+        self._say(f"time window {duration(span)}{later}")
 
     def action_seek(self, seconds: float) -> None:
         """Move through a replay."""

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from gputop_train.store.errors import StoreError
+from gputop_train.tui.application import GputopApp
 from gputop_train.tui.snapshot import Snapshot, View
 from gputop_train.tui.widgets.header import Header
 from gputop_train.tui.widgets.logpane import LogPane
 from gputop_train.tui.widgets.notice import Notice
 from gputop_train.tui.widgets.panel import Panel
+from gputop_train.tui.widgets.timechart import plot_columns
 
 from .driving import Controls, app_of, lines, settle, shown_snapshot, until
 from .fakes import FakeSource, ended, starved
@@ -261,3 +263,43 @@ async def test_messages_give_way_to_what_stands_there_otherwise() -> None:
         notice.say("")
         assert "the CPU is the device here" in "\n".join(lines(app))
         assert app.query_one(Header).size.height == 1
+
+
+async def test_another_width_is_filled_to_its_last_column() -> None:
+    app = app_of("starved")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        for width, height in ((120, 40), (40, 12), (200, 60)):
+            await pilot.resize_terminal(width, height)
+            await settle(pilot)
+            assert shown_snapshot(app).axis.columns == plot_columns(width)
+
+
+@pytest.mark.parametrize(("key", "told"), [("home", -1e12), ("end", 1e12), ("left", -10.0)])
+async def test_a_replay_goes_where_a_key_sends_it(key: str, told: float) -> None:
+    controls = Controls()
+    app = GputopApp(FakeSource("replay"), replay=controls, hz=20.0)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press(key)
+        await until(pilot, lambda: bool(controls.told))
+    assert controls.told == [told]
+
+
+async def test_pictures_of_a_recording_outlast_it_and_replace_nothing(tmp_path: Path) -> None:
+    scratch, here = tmp_path / "scratch", tmp_path / "here"
+    scratch.mkdir()
+    here.mkdir()
+    (here / "screen-1.svg").write_text("mine")
+    (here / "advice.txt").write_text("mine as well")
+    app = GputopApp(
+        FakeSource("replay"), run_dir=scratch, pictures=here, replay=Controls(), hz=20.0
+    )
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("s", "y")
+        await until(pilot, lambda: (here / "screen-2.svg").exists())
+    assert (here / "screen-1.svg").read_text() == "mine"
+    assert (here / "advice.txt").read_text() == "mine as well"
+    assert "</svg>" in (here / "screen-2.svg").read_text()
+    assert list(scratch.iterdir()) == []
