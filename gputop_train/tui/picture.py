@@ -28,7 +28,7 @@ _LINES = {
     "─": "lr", "━": "lr", "│": "ud", "╭": "rd", "╮": "ld", "╰": "ru", "╯": "lu", "└": "ru",
     "┌": "rd", "┐": "ld", "┘": "lu", "├": "rud", "┤": "lud",
 }  # fmt: skip
-_LINE_W = 1.6
+_LINE_W = 2.0
 Box = tuple[float, float, float, float, float]  # x, y, width, height, opacity
 
 
@@ -68,10 +68,12 @@ def _shapes(found: re.Match[str]) -> Iterator[str]:
         x += wide
     yield from _word(word, ink, begin, x, y)
     for left, top, width, height, opacity in boxes:
-        pale = f' fill-opacity="{opacity:g}"' if opacity < 1 else ""
+        extra = f' fill-opacity="{opacity:g}"' if opacity < 1 else ""
+        # Blocks side by side must not show a seam; a thin line must not be rounded away.
+        extra += ' shape-rendering="crispEdges"' if min(width, height) > _LINE_W else ""
         yield (
             f'<rect class="{ink}" x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" '
-            f'height="{height:.1f}"{pale} shape-rendering="crispEdges"/>'
+            f'height="{height:.1f}"{extra}/>'
         )
 
 

@@ -141,7 +141,7 @@ def test_when_the_script_ends_the_screen_says_how_and_stays_until_q(
     screen: Terminal, live: Path
 ) -> None:
     exit_json(live, time.monotonic_ns(), code=3)
-    screen.wait_for("exit code 3. Press q")
+    screen.wait_for("exit code 3. q closes")
     assert screen.process.poll() is None
     screen.type("q")
     screen.wait_for("RESULT ended 3")
@@ -222,14 +222,14 @@ def test_a_replay_plays_pauses_and_seeks_by_keys(tmp_path: Path) -> None:
     run_json(path)
     exit_json(path, end)
     with Terminal(REPLAY, str(path)) as screen:
-        screen.wait_for("replay")
+        screen.wait_for("2x")  # a minute of training in half a minute
         screen.type(" ")
         screen.wait_for("❚❚")
         screen.type("\x1b[C\x1b[C\x1b[C")
         screen.wait_for(lambda text: any(f" {t}s of" in text for t in (30, 31, 32, 33)), "30 s in")
         screen.wait_for("STARVED")
         screen.type(">")
-        screen.wait_for("2x")
+        screen.wait_for("4x")
         screen.type("q")
         screen.wait_for("RESULT ended 0")
 
