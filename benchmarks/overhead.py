@@ -73,7 +73,7 @@ def table_row(row: dict[str, Any]) -> str:
     return (
         f"| {row['step_ms']:.2f} ms | {row['ratio']:.4f} [{row['low']:.4f}, {row['high']:.4f}] | "
         f"{row['null']:.4f} [{row['null_low']:.4f}, {row['null_high']:.4f}] | "
-        f"{row['ratio'] - row['null']:+.4f} | {row['pairs']} | {row['own_us']} |"
+        f"{row['ratio'] - row['null']:+.4f} | {row['pairs']} |"
     )
 
 
@@ -121,7 +121,6 @@ def child(size: float, device: str, seconds: float) -> None:
         middle, low, high = interval([b / a for a, b in found])
         result[prefix + "low"], result[prefix + "high"] = low, high
         result["null" if prefix else "ratio"] = middle
-    result["own_us"] = toggle.own_cost_us()
     print(json.dumps(result))
 
 
@@ -165,13 +164,6 @@ class Toggle:
         self._pre.update(self._hooks[0])
         self._post.update(self._hooks[1])
         self._state.helper._sampler = self._sampler
-
-    def own_cost_us(self) -> float | None:
-        """What the probe itself says it costs a step."""
-        cost = self._state.helper._cost()
-        if not cost["total_ns"] or not cost["steps"]:
-            return None
-        return round(cost["total_ns"] / cost["steps"] / 1e3, 1)
 
 
 def pairs(
@@ -220,8 +212,8 @@ def main() -> None:
     if args.child is not None:
         child(args.child, args.device, args.seconds)
     else:
-        print("| step | ratio watched/plain | null control | difference | pairs | own us |")
-        print("|---|---|---|---|---|---|")
+        print("| step | ratio watched/plain | null control | difference | pairs |")
+        print("|---|---|---|---|---|")
         parent(args)
 
 

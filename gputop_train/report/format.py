@@ -30,9 +30,13 @@ def percent(share: float) -> str:
 
 def duration(seconds: float) -> str:
     """A span of wall time: ``4.2s``, ``42s``, ``4m12s``, ``3h05m``, ``2d04h``."""
-    whole = max(0, round(seconds))
     if seconds < 9.95:
         return f"{max(0.0, seconds):.1f}s"
+    return whole_seconds(max(0, round(seconds)))
+
+
+def whole_seconds(whole: int) -> str:
+    """A span of whole seconds: ``42s``, ``4m12s``, ``3h05m``, ``2d04h``."""
     if whole < 60:
         return f"{whole}s"
     if whole < 3600:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from gputop_train.model import LABELS
+from gputop_train.report.format import whole_seconds
 
 #: Words for the labels of host time: the long one where there is room, the short one elsewhere.
 LABEL_WORDS: dict[str, tuple[str, str]] = {
@@ -37,14 +38,7 @@ def duration(seconds: float) -> str:
     """A span of wall time: ``42s``, ``4m12s``, ``3h05m``, ``2d04h``."""
     if not math.isfinite(seconds):
         return "?"
-    whole = max(0, int(seconds))
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02d}s"
-    if whole < 86_400:
-        return f"{whole // 3600}h{whole // 60 % 60:02d}m"
-    return f"{whole // 86_400}d{whole // 3600 % 24:02d}h"
+    return whole_seconds(max(0, int(seconds)))
 
 
 def milliseconds(ms: float) -> str:
