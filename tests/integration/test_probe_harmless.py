@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -175,6 +176,15 @@ SCRIPTS = {
 }
 
 
+def side_by_side(
+    script: Path, env: dict[str, str]
+) -> tuple[subprocess.CompletedProcess[bytes], subprocess.CompletedProcess[bytes]]:
+    """The same script bare and watched, at once: importing torch is most of what it takes."""
+    with ThreadPoolExecutor(2) as pool:
+        runs = pool.submit(run, script), pool.submit(run, script, env=env)
+        return runs[0].result(), runs[1].result()
+
+
 def without_clock(log: bytes) -> bytes:
     """torch's log lines carry the time and a process id."""
     return re.sub(rb"[WIE]\d{4} [\d:.]+ +\d+ ", b"", log)
@@ -184,8 +194,7 @@ def without_clock(log: bytes) -> bytes:
 def test_a_script_behaves_as_without_us(name: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(PREAMBLE + textwrap.dedent(SCRIPTS[name]))
-    bare = run(script)
-    watched = run(script, env=deploy(tmp_path).env())
+    bare, watched = side_by_side(script, deploy(tmp_path).env())
     assert (watched.returncode, watched.stdout) == (bare.returncode, bare.stdout)
     assert without_clock(watched.stderr) == without_clock(bare.stderr)
     assert bare.stdout or bare.returncode, bare.stderr
@@ -247,8 +256,7 @@ TENSOR_SCRIPTS = {
 def test_watched_tensor_methods_behave_as_torchs_own(name: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(PREAMBLE + CUDA_HOOKS + textwrap.dedent(TENSOR_SCRIPTS[name]))
-    bare = run(script)
-    watched = run(script, env=deploy(tmp_path).env())
+    bare, watched = side_by_side(script, deploy(tmp_path).env())
     assert (watched.returncode, watched.stdout) == (bare.returncode, bare.stdout), watched.stderr
     assert without_clock(watched.stderr) == without_clock(bare.stderr)
     assert bare.returncode == 0 and bare.stdout, bare.stderr
