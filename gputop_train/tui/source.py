@@ -268,6 +268,8 @@ class LiveSource:
             self._key = key
         parts = self._parts
         code, words = exit_words(exit_) if exit_ is not None else (None, "")
+        if exit_ is not None and reader is not None and reader.meta("stopped_by") == "steps":
+            words = "stopped as asked by --steps"
         return Snapshot(
             state=self._state(exit_, parts),
             elapsed_s=elapsed_s,

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gputop_train.store.errors import StoreError
+from gputop_train.store.writer import RunWriter
 from gputop_train.tui.replay import STORY_S, ReplaySource
 from gputop_train.tui.snapshot import View
 from gputop_train.tui.source import LiveSource, axis_for
@@ -113,6 +114,16 @@ def test_a_run_killed_by_a_signal_is_named_by_that_signal(run_dir: Path) -> None
     exit_json(run_dir, end, code=None, signal=signal.SIGSEGV)
     snap = LiveSource(run_dir).read(VIEW)
     assert (snap.exit_code, snap.exit_text) == (139, "killed by SIGSEGV (139)")
+
+
+def test_a_run_that_steps_stopped_is_not_called_killed(run_dir: Path) -> None:
+    end = write_store(run_dir)
+    with RunWriter(run_dir / "run.sqlite") as writer:
+        writer.set_meta("stopped_by", "steps")
+        writer.commit()
+    run_json(run_dir)
+    exit_json(run_dir, end, code=None, signal=signal.SIGINT)
+    assert LiveSource(run_dir).read(VIEW).exit_text == "stopped as asked by --steps"
 
 
 def test_a_run_whose_process_vanished_without_a_word_is_lost_not_live(run_dir: Path) -> None:
