@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gputop_train.diagnose.accounting import account
-from gputop_train.diagnose.rules.base import call_text, ms, name, occurrences, percent
+from gputop_train.diagnose.rules.base import call_text, ms, name, number, occurrences, percent, span
 from gputop_train.diagnose.window import Window
-from gputop_train.model import Advice, Gain, Interval, Loader, Where
+from gputop_train.model import Advice, Evidence, Gain, Interval, Loader, Where
 
 #: An interruption rare enough not to matter (below the 3% floor with room to spare).
 TARGET_SHARE = 0.01
@@ -31,6 +31,23 @@ class Periodic:
     def share_at(self, every: float) -> float:
         """Wall share if it came every ``every`` steps."""
         return self.cost_ms / (every * self.step_ms + self.cost_ms)
+
+    def summary(self, what: str) -> str:
+        """One sentence: ``Evaluation takes 30% of the time: 1.2 s each, every 5 steps.``."""
+        text = f"{what} takes {percent(self.share)} of the time: {ms(self.cost_ms)} each"
+        if self.every is not None:
+            return f"{text}, every {self.every:.0f} steps."
+        return f"{text}, seen {'once' if self.count == 1 else f'{self.count} times'}."
+
+    def evidence(self, what: str, one: str, many: str) -> tuple[Evidence, ...]:
+        """Its numbers, in the words of the rule that claims it."""
+        return (
+            number(what, self.share, "of wall"),
+            number(many, self.count),
+            span(f"one {one}, mean", self.cost_ms),
+            number(f"steps between {many}", self.every),
+            span("step without it, mean", self.step_ms),
+        )
 
 
 def periodic(window: Window, label: str, share: float) -> Periodic:

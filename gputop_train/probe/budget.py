@@ -31,7 +31,7 @@ class SpanGate:
         self._timed_ns = 0
         self._timed = 0
         self._mean_cost_ns = 0.0
-        self._mean_step_ns = 0.0
+        self.mean_step_ns = 0.0
         self._step = 0
         self._step_start = 0
         self.cost_ns = 0
@@ -55,8 +55,8 @@ class SpanGate:
         wall = t_ns - self._step_start if self._step_start else 0
         self._step_start = t_ns
         if wall:
-            mean = self._mean_step_ns
-            self._mean_step_ns = wall if not mean else mean + 0.05 * (min(wall, 4 * mean) - mean)
+            mean = self.mean_step_ns
+            self.mean_step_ns = wall if not mean else mean + 0.05 * (min(wall, 4 * mean) - mean)
         if self.open and self._timed:
             self._choose(self.recorded)
         self.recorded = 0
@@ -70,9 +70,9 @@ class SpanGate:
         self._mean_cost_ns = cost if not mean else mean + 0.2 * (cost - mean)
         if records < FULL_STEP_SPANS:
             self.every = 1
-        elif self._mean_step_ns:
+        elif self.mean_step_ns:
             budget = float(S.config.get("overhead_budget", 0.01)) * BUDGET_SHARE
-            wanted = 1 + int(self._mean_cost_ns / (budget * self._mean_step_ns))
+            wanted = 1 + int(self._mean_cost_ns / (budget * self.mean_step_ns))
             self.every = min(wanted, MAX_EVERY)
 
 

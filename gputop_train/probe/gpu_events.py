@@ -11,13 +11,13 @@ import collections
 from typing import Any
 
 from . import words as W
+from .budget import gate
 from .state import S, append, now
 
 POOL = 1024
 MAX_MARKS = 192  # per sampled step
-MAX_READ_MARKS = (
-    128  # of them for reads and copies: a loop of 4,096 reads must not crowd out phases
-)
+#: Of them for reads and copies: a loop of 4,096 reads must not crowd out the phases.
+MAX_READ_MARKS = 128
 MARK_MAX_NS = 50_000
 START_EVERY = 8
 EVENT_BUDGET_SHARE = 0.35  # of the whole overhead budget
@@ -45,9 +45,7 @@ class GpuEvents:
         self._device = -1
         self._dropped_here = 0
         self._host_ns = 0
-        self._step_start = 0
         self._cost_ns = 0
-        self._mean_step_ns = 0.0
         self._mean_cost_ns = 0.0
         self.on = False
         self.every = START_EVERY
@@ -134,11 +132,6 @@ class GpuEvents:
 
     def _step_end(self) -> None:
         started = now()
-        if self._step_start:
-            wall = started - self._step_start
-            mean = self._mean_step_ns
-            self._mean_step_ns = wall if not mean else mean + 0.05 * (min(wall, 4 * mean) - mean)
-        self._step_start = started
         self.step_number += 1
         if not self.every:
             return
@@ -194,9 +187,9 @@ class GpuEvents:
         """K such that events cost no more than their part of the budget, from measured cost."""
         mean = self._mean_cost_ns
         self._mean_cost_ns = cost_ns if not mean else mean + 0.2 * (cost_ns - mean)
-        if self.sampled < 2 or not self._mean_step_ns:
+        if self.sampled < 2 or not gate.mean_step_ns:
             return
-        every = int(self._mean_cost_ns / (self._budget * self._mean_step_ns)) + 1
+        every = int(self._mean_cost_ns / (self._budget * gate.mean_step_ns)) + 1
         if every > MAX_EVERY:
             self.stop("no event fits the overhead budget at this step time")
         else:

@@ -12,19 +12,16 @@ Gain: (nT + c) / (nT + c').
 from __future__ import annotations
 
 from gputop_train.diagnose.accounting import account
-from gputop_train.diagnose.advice import Periodic, checkpoint_advice, periodic, periodic_gain
+from gputop_train.diagnose.advice import checkpoint_advice, periodic, periodic_gain
 from gputop_train.diagnose.rules.base import (
     Judgement,
     Rule,
     RuledOut,
     amount,
     hook_missing,
-    ms,
-    number,
     occurrences,
     percent,
     severity,
-    span,
     top_sites,
     where,
 )
@@ -48,32 +45,18 @@ def judge(window: Window) -> Judgement:
     places = _places(window)
     return Finding(
         id=ID,
-        summary=_summary(share, pattern),
+        summary=pattern.summary("Saving checkpoints"),
         severity=(
             "info" if once else severity(share, window.totals.steps, warn=WARN, critical=CRITICAL)
         ),
         confidence="medium" if once else "high",
         lost_share=share,
-        evidence=(
-            number("saving", share, "of wall"),
-            number("saves", pattern.count),
-            span("one save, mean", pattern.cost_ms),
-            number("steps between saves", pattern.every),
-            span("step without it, mean", pattern.step_ms),
-            *_size(window),
-        ),
+        evidence=(*pattern.evidence("saving", "save", "saves"), *_size(window)),
         where=places,
         where_missing=None if places else "no line was recorded for the save",
         advice=checkpoint_advice(pattern, places),
         gain=periodic_gain(pattern, "saving"),
     )
-
-
-def _summary(share: float, pattern: Periodic) -> str:
-    text = f"Saving checkpoints takes {percent(share)} of the time: {ms(pattern.cost_ms)} each"
-    if pattern.every is not None:
-        return f"{text}, every {pattern.every:.0f} steps."
-    return f"{text}, seen {'once' if pattern.count == 1 else f'{pattern.count} times'}."
 
 
 def _places(window: Window) -> tuple[Where, ...]:

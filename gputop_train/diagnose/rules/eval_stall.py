@@ -29,12 +29,9 @@ from gputop_train.diagnose.rules.base import (
     Rule,
     RuledOut,
     hook_missing,
-    ms,
     name,
-    number,
     percent,
     severity,
-    span,
     top_sites,
     where,
 )
@@ -78,29 +75,16 @@ def judge(window: Window) -> Judgement:
     once = pattern.count < 2
     return Finding(
         id=ID,
-        summary=_summary(share, pattern),
+        summary=pattern.summary("Evaluation"),
         severity="info" if once else severity(share, window.totals.steps, warn=WARN),
         confidence="medium" if once else "high",
         lost_share=share,
-        evidence=(
-            number("evaluation", share, "of wall"),
-            number("evaluations", pattern.count),
-            span("one evaluation, mean", pattern.cost_ms),
-            number("steps between evaluations", pattern.every),
-            span("step without it, mean", pattern.step_ms),
-        ),
+        evidence=pattern.evidence("evaluation", "evaluation", "evaluations"),
         where=places,
         where_missing=why_none,
         advice=evaluation_advice(pattern, places),
         gain=periodic_gain(pattern, "evaluation"),
     )
-
-
-def _summary(share: float, pattern: Periodic) -> str:
-    text = f"Evaluation takes {percent(share)} of the time: {ms(pattern.cost_ms)} each"
-    if pattern.every is not None:
-        return f"{text}, every {pattern.every:.0f} steps."
-    return f"{text}, seen {'once' if pattern.count == 1 else f'{pattern.count} times'}."
 
 
 def _of_kind(window: Window, kind: str) -> list[Site]:

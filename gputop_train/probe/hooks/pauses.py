@@ -25,10 +25,7 @@ def place(torch: Any) -> None:
     )
     if scaler is not None:
         wrap_attribute(scaler, "update", _make_update)
-    cuda = torch.cuda.memory
-    original = getattr(cuda, "empty_cache", None)
-    if original is not None and hasattr(torch._C, "_cuda_emptyCache"):
-        wrap_attribute(torch._C, "_cuda_emptyCache", _make_empty_cache)
+    wrap_attribute(torch._C, "_cuda_emptyCache", _make_empty_cache)
 
 
 def _on_gc(phase: str, info: dict[str, int]) -> None:
