@@ -165,15 +165,19 @@ def test_bytes_written_and_read_are_those_of_storage(collector, child, tmp_path)
     second = sample(collector, child)
     child.do("os.lseek(fd, 0, 0)\nos.read(fd, 8 << 20)")
     third = sample(collector, child)
-    child.do("os.lseek(fd, 0, 0)\nos.read(fd, 8 << 20)")
-    fourth = sample(collector, child)
+    # The kernel may reclaim cached pages at any time: of some re-reads one is served whole from
+    # the cache. Were cache hits counted, every one of them would show its 8 MiB.
+    from_storage = []
+    for _ in range(10):
+        child.do("os.lseek(fd, 0, 0)\nos.read(fd, 8 << 20)")
+        from_storage.append(sample(collector, child).read_bytes_per_s)
     assert (
         second.write_bytes_per_s * (second.t_ns - first.t_ns) / 1e9 >= 8 * MIB - 1
     )  # a rate is a float
     assert (
         third.read_bytes_per_s * (third.t_ns - second.t_ns) / 1e9 >= 8 * MIB - 1
     )  # a rate is a float
-    assert fourth.read_bytes_per_s == 0  # the page cache served it
+    assert 0 in from_storage  # the page cache served it
 
 
 def test_another_users_file_traffic_is_not_measured_and_said(child):
