@@ -36,6 +36,8 @@ class ProbeState:
         self.thread_id = threading.main_thread().ident or 0
         self.armed = False
         self.loop_known = False
+        # Whether the current step is recorded in detail; step ends and interruptions always are.
+        self.detail = True
         self.forks = 0
         self.dead = False
         self.helper: Any = None
