@@ -26,6 +26,9 @@ class SpanGate:
     def __init__(self) -> None:
         self.open = True
         self.every = 1
+        # Steps that this one stands for: itself and those before it of which nothing was recorded.
+        self.weight = 1
+        self._closed = 0
         self.recorded = 0
         self.skipped = 0
         self._timed_ns = 0
@@ -62,6 +65,10 @@ class SpanGate:
         self.recorded = 0
         self._step += 1
         self.open = gpu_events_next or self._step % self.every == 0
+        if self.open:
+            self.weight, self._closed = self._closed + 1, 0
+        else:
+            self._closed += 1
 
     def _choose(self, records: int) -> None:
         cost = WRAPPER_FACTOR * self._timed_ns / self._timed * records
