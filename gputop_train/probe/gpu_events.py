@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 from typing import Any
 
+from . import sites
 from . import words as W
 from .budget import gate
 from .state import S, append, now
@@ -172,8 +173,12 @@ class GpuEvents:
             return False
         first = marks[0][1]
         append(host_ns << W.CODE_BITS | W.GPU_STEP)
+        before, begun = -1, 0
         for edge, event, flags, site in marks:
             offset = max(0, int(first.elapsed_time(event) * 1e6))
+            if site and before == edge - 1 and edge >> 1 >= W.SYNC_EDGE:
+                sites.pair(site, offset - begun)
+            before, begun = edge, offset
             append((offset << 12 | edge << 6 | flags) << W.CODE_BITS | W.GPU_EDGE)
             if site:
                 append(site << W.CODE_BITS | W.ARG_SITE)

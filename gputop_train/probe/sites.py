@@ -15,8 +15,9 @@ MAX_DEPTH = 48
 _ids: dict[tuple[int, int, str], int] = {}
 #: id -> (kind, file, line, func, call, label)
 places: list[tuple[str, str, int, str, str, str | None] | None] = [None]
-#: id -> [count, total_ns, bytes, unpinned bytes]
-stats: list[list[int]] = [[0, 0, 0, 0]]
+#: id -> [count, total_ns, bytes, unpinned bytes, calls looked at, event pairs, ns between the
+#: events of the pairs, bytes of the pairs]
+stats: list[list[int]] = [[0] * 8]
 _library: dict[int, bool] = {}
 # Keys use id(code): hashing a code object walks its constants. Held so that an id is never reused.
 _kept: list[Any] = []
@@ -63,7 +64,7 @@ def register(
         site = len(places)
         text = call or linecache.getline(code.co_filename, line).strip()[:120] or code.co_name
         places.append((kind, code.co_filename, line, code.co_name, text, label))
-        stats.append([0, 0, 0, 0])
+        stats.append([0] * 8)
         _kept.append(code)
         _ids[key] = site
     return site
@@ -92,13 +93,57 @@ def _walk(frame: Any, kind: str, call: str | None) -> int:
     return register(first.f_code, first.f_lineno, kind, call) if first is not None else 0
 
 
-def count(site: int, ns: int, amount: int = 0, unpinned: int = 0) -> None:
-    """Add one occurrence at a place."""
+def count(site: int, ns: int, amount: int = 0, unpinned: int = 0, weight: int = 1) -> None:
+    """Add one occurrence at a place; one that was drawn from many stands for ``weight`` of them."""
     row = stats[site]
-    row[0] += 1
-    row[1] += ns
-    row[2] += amount
-    row[3] += unpinned
+    row[0] += weight
+    row[1] += weight * ns
+    row[2] += weight * amount
+    row[3] += weight * unpinned
+    row[4] += 1
+
+
+def pair(argument: int, ns: int) -> None:
+    """Two GPU events around one call: the device time between them.
+
+    Args:
+        argument: ``bytes << 16 | site``, as an ``ARG_SITE`` word carries it.
+        ns: Device time from the event right before the call to the one right after it.
+    """
+    site = argument & 0xFFFF
+    if 0 < site < len(stats):
+        row = stats[site]
+        row[5] += 1
+        row[6] += ns
+        row[7] += argument >> 16
+
+
+class Lot:
+    """Draws one call in ``one_in``, at a random place of each ``one_in`` calls.
+
+    A fixed stride would meet the same line of a loop for ever. The generator is our own: the
+    script's random state is never touched.
+    """
+
+    def __init__(self, one_in: int, seed: int = 12345) -> None:
+        self.one_in = one_in
+        self._state = seed
+        self._place = 0
+        self._left = 0
+        self._next(0)
+
+    def drawn(self) -> bool:
+        """Whether the call just made stands for its ``one_in``."""
+        self._left -= 1
+        if self._left:
+            return False
+        self._next(self.one_in - self._place)
+        return True
+
+    def _next(self, rest: int) -> None:
+        self._state = (self._state * 1103515245 + 12345) & 0x7FFFFFFF
+        self._place = (self._state >> 12) % self.one_in + 1
+        self._left = rest + self._place
 
 
 def clear() -> None:
