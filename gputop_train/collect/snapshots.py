@@ -26,11 +26,12 @@ def sites_from_snapshot(rank: int, snap: Mapping[str, Any]) -> list[Site]:
             continue
         seen = stats.get(str(site_id))
         seen = seen if isinstance(seen, list) else []
-        count, total_ns, moved, unpinned = (
-            _count(seen[i]) if i < len(seen) else None for i in range(4)
+        count, total_ns, moved, unpinned, looked_at, pairs, pair_ns, pair_bytes = (
+            _count(seen[i]) if i < len(seen) else None for i in range(8)
         )
         kind = _text(row[1])
         moves = kind in ("sync", "h2d", "save")
+        paired = kind in ("sync", "h2d")
         sites.append(
             Site(
                 rank=rank,
@@ -45,6 +46,10 @@ def sites_from_snapshot(rank: int, snap: Mapping[str, Any]) -> list[Site]:
                 total_ns=total_ns or 0,
                 bytes=moved if moves else None,
                 unpinned_bytes=unpinned if kind == "h2d" else None,
+                seen=looked_at if kind != "sample" else None,
+                pairs=pairs if paired else None,
+                pair_ns=pair_ns if paired else None,
+                pair_bytes=pair_bytes if paired else None,
             )
         )
     return sites

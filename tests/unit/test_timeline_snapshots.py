@@ -29,6 +29,30 @@ def test_a_site_carries_its_counters():
     ]
 
 
+def test_a_site_says_on_how_many_calls_and_event_pairs_its_numbers_rest():
+    snap = {
+        "sites": [
+            [1, "sync", "a.py", 7, "f", "loss.item()", None],
+            [2, "save", "a.py", 9, "f", "torch.save(m)", None],
+            [3, "sample", "a.py", 3, "f", "g()", "forward"],
+        ],
+        "site_stats": {"1": [160, 900, 0, 0, 10, 3, 70, 12], "2": [1, 5, 8, 0, 1, 0, 0, 0]},
+    }
+    read, save, sample = sites_from_snapshot(0, snap)
+    assert (read.count, read.seen, read.pairs, read.pair_ns, read.pair_bytes) == (160, 10, 3, 70, 12)
+    assert (save.seen, save.pairs, save.pair_ns) == (1, None, None)
+    assert (sample.seen, sample.pairs) == (None, None)
+
+
+def test_a_probe_that_does_not_tell_of_pairs_measured_none():
+    snap = {
+        "sites": [[3, "h2d", "train.py", 7, "main", "x.to(device)", None]],
+        "site_stats": {"3": [10, 500, 4096, 1024]},
+    }
+    (site,) = sites_from_snapshot(0, snap)
+    assert (site.seen, site.pairs, site.pair_ns, site.pair_bytes) == (None, None, None, None)
+
+
 def test_bytes_stay_unknown_where_nothing_moves():
     snap = {
         "sites": [[1, "sample", "train.py", 7, "main", "loss(x)", "forward"]],
