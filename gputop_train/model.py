@@ -64,8 +64,8 @@ class Site:
         total_ns: Host time spent, summed. 0 for samples.
         bytes: Bytes moved or written; ``None`` where it does not apply.
         unpinned_bytes: Of ``bytes``, those copied from pageable memory (h2d only).
-        seen: Occurrences looked at one by one; fewer than ``count`` when fast calls were drawn, which
-            makes the counters estimates. ``None`` where that is not told.
+        seen: Occurrences looked at one by one; fewer than ``count`` when fast calls were drawn,
+            which makes the counters estimates. ``None`` where that is not told.
         pairs: Occurrences with a GPU event right before and right after (sync and h2d only).
         pair_ns: Device time between those events, summed: idle GPU for a read, the transfer for a
             copy.
