@@ -58,7 +58,7 @@ def _on_torch(torch: Any) -> None:
     if not S.config:
         return
     leave_mark("torch")
-    from . import optimizer_hooks
+    from . import oom, optimizer_hooks
     from .hooks import backward, evaluate, loader, pauses, save
 
     for name, place in (
@@ -70,6 +70,7 @@ def _on_torch(torch: Any) -> None:
         ("gc", pauses.place),
     ):
         _try(name, place, torch)
+    _try("oom", oom.watch, torch)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_after_fork)
     atexit.register(_at_exit)
@@ -144,10 +145,11 @@ def _arm() -> None:
 
 def place_cuda_hooks() -> None:
     """Hooks that need a CUDA context; the helper tries again until there is one."""
-    from . import gpu_events
+    from . import gpu_events, memory
     from .hooks import transfer
 
     torch = S.torch
+    memory.note_device()
     if S.gpu is not None or not torch.cuda.is_initialized():
         return
     _try("sync", transfer.place, torch)
@@ -192,6 +194,9 @@ def _keep_for_ever(gpu: Any) -> None:
 
 
 def _at_exit() -> None:
+    from . import oom
+
+    oom.leave_last()
     helper = S.helper
     if helper is not None and S.pid == os.getpid():
         helper.finish()

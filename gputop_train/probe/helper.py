@@ -7,7 +7,7 @@ import threading
 import time
 from typing import Any
 
-from . import ring, sampler, sites, snapshot
+from . import memory, oom, ring, sampler, sites, snapshot
 from .budget import gate
 from .hooks import loader
 from .state import LOG_CAPACITY, S, append, log, note_error, now
@@ -50,11 +50,18 @@ class Helper(threading.Thread):
     def at_step_end(self) -> None:
         """A few times a second: what the allocator holds, at a step's end where it is lowest."""
         t_ns = now()
-        if S.gpu is None or t_ns < self._next_memory:
+        count_held = t_ns >= memory.due_ns[0]
+        read = S.gpu is not None and t_ns >= self._next_memory
+        if not read and not count_held:
             return
-        self._next_memory = t_ns + MEMORY_NS
         evaluator = S.set_eval_frame(None)
         try:
+            if count_held:
+                memory.at_step_end(t_ns)
+            if not read:
+                return
+            self._next_memory = t_ns + MEMORY_NS
+            memory.note_device()
             held = snapshot.memory_stats()
         except Exception:
             return
@@ -82,7 +89,7 @@ class Helper(threading.Thread):
                 if clock >= next_drain:
                     next_drain = clock + DRAIN_S
                     self._drain()
-                if clock >= next_snapshot:
+                if clock >= next_snapshot or oom.urgent:
                     next_snapshot = clock + SNAPSHOT_S
                     self._publish()
             except Exception as error:
@@ -182,6 +189,12 @@ class Helper(threading.Thread):
             pass
         if self._sampler is not None:
             self._sampler.forget()
+
+    def publish_once(self) -> None:
+        """Leave one snapshot, of a process that ends before it trained; no thread is started."""
+        self._publish()
+        if self._writer is not None:
+            self._writer.set_state(ring.FINISHED)
 
     def forget(self) -> None:
         """In a forked child: the thread is gone, the ring belongs to the parent."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from . import memory
 from . import words as W
 from .budget import gate
 from .state import S, append, ident, now
@@ -103,6 +104,7 @@ def _remember(opt: Any) -> int:
         row["params"] = sum(p.numel() for p in tensors)
         if tensors:
             S.param_device = str(tensors[0].device.type)
+        memory.remember(opt)
     except Exception:
         pass
     finally:

@@ -36,20 +36,24 @@ def is_library(code: Any) -> bool:
     key = id(code)
     known = _library.get(key)
     if known is None:
-        name = code.co_filename
-        known = (
-            (
-                name[:1] == "<"
-                or name.startswith(_STDLIB)
-                or any(part in name for part in _LIBRARY_PARTS)
-            )
-            and not name.startswith("<ipython")
-            and name not in ("<string>", "<stdin>")
-        )
+        known = is_library_name(code.co_filename)
         if len(_kept) < 1 << 15:
             _kept.append(code)
             _library[key] = known
     return known
+
+
+def is_library_name(name: str) -> bool:
+    """The same of a file's name."""
+    return (
+        (
+            name[:1] == "<"
+            or name.startswith(_STDLIB)
+            or any(part in name for part in _LIBRARY_PARTS)
+        )
+        and not name.startswith("<ipython")
+        and name not in ("<string>", "<stdin>")
+    )
 
 
 def register(

@@ -9,7 +9,7 @@ import socket
 import sys
 from typing import Any
 
-from . import sites
+from . import memory, oom, sites
 from .state import S, now
 
 
@@ -23,7 +23,9 @@ def memory_stats() -> dict[str, Any] | None:
     torch = S.torch
     if not torch.cuda.is_initialized():
         return None
-    device = torch.cuda.current_device()
+    device = memory.device()
+    if device is None:
+        return None
     stats = torch._C._cuda_memoryStats(device)
 
     def nested(name: str, field: str) -> Any:
@@ -61,8 +63,8 @@ def _cuda() -> dict[str, Any]:
         "uuid": None,
         "name": None,
     }
-    if ready:
-        device = torch.cuda.current_device()
+    device = memory.device() if ready else None
+    if device is not None:
         properties = torch.cuda.get_device_properties(device)
         result.update(device=device, name=properties.name, total=properties.total_memory)
         result["uuid"] = str(getattr(properties, "uuid", "")) or None
@@ -159,6 +161,8 @@ class SnapshotBuilder:
             ],
             optimizers=list(S.optimizers.values()),
             memory=_safely(memory_stats),
+            held=memory.keeper.picture,
+            oom=_safely(oom.report),
             flags=_safely(_flags),
             dynamo=_safely(_dynamo),
             gpu_events=S.gpu.report() if S.gpu is not None else None,
