@@ -138,7 +138,10 @@ def probe_trouble(window: Window) -> Abstention | None:
         return Abstention("probe", "the probe's state was never received")
     absent = [h for h in ("backward", "optimizer") if window.probe and window.hook(h) is not True]
     if window.steps_seen and absent:
-        return Abstention("probe", f"the probe could not place its {' and '.join(absent)} hook")
+        reason = window.missing.get(f"hook:{absent[0]}")
+        return Abstention(
+            "probe", reason or f"the probe could not place its {' and '.join(absent)} hook"
+        )
     return None
 
 

@@ -120,7 +120,7 @@ class Window:
         if f"hook:{name}" in self.missing:
             return False
         value = _sub(self.probe, "hooks").get(name)
-        return bool(value) if value is not None else None
+        return value is True if value is not None else None  # a reason in words is no hook
 
     @property
     def feeding_loaders(self) -> tuple[Loader, ...]:
