@@ -124,7 +124,7 @@ def count_all(index: int, *, gradients: bool) -> dict[str, Any]:
     """
     count = Count(index)
     with S.torch._C.DisableTorchFunction():
-        for reference in list(_optimizers):
+        for reference in _optimizers:
             optimizer = reference()
             if optimizer is None:
                 continue

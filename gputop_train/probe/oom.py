@@ -17,7 +17,7 @@ from .hooks import hide_from_dynamo
 from .state import S, ident, note_error, now
 
 MAX_STACK = 6  # user frames kept
-#: The same state is counted once: cuDNN tries algorithms whose workspace does not fit, many a second.
+#: The same state is counted once: cuDNN may try many algorithms whose workspace does not fit.
 COUNT_AGAIN_NS = 1_000_000_000
 #: Reading the person's own allocation history: so often, and only while it is short enough. One
 #: entry becomes Python dicts in about 10 us [D], and the thread that ran out waits for it.
@@ -191,7 +191,7 @@ def _lines(device: int, stats: Any) -> tuple[list[dict[str, Any]] | None, str | 
 
 
 def by_line(snapshot: Any, device: int) -> list[dict[str, Any]]:
-    """The biggest places of a memory snapshot's live blocks: file, line, function, bytes, blocks."""
+    """The biggest places of a snapshot's live blocks: file, line, function, bytes, blocks."""
     places: dict[tuple[str, int, str], list[int]] = {}
     for segment in snapshot.get("segments") or ():
         if segment.get("device", device) != device:
