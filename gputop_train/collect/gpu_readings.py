@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from gputop_train.collect.nvml_api import NvmlApi, NvmlFailure
+from gputop_train.collect.pacing import Pace
 from gputop_train.model import GpuSample
+
+#: Part of one core that any one reading may cost. Power takes up to 1.7 ms on an H200 and comes
+#: every 3.4 s then, the quick ones (tens of microseconds) with every record; between two calls a
+#: record repeats the last answer, which is at most 10 s old.
+READING_SHARE = 0.0005
+SETTLED_NS = 10_000_000_000
 
 _CLOCK_SM = 1  # nvmlClockType_t
 _TEMPERATURE_GPU = 0  # nvmlTemperatureSensors_t
@@ -27,22 +34,29 @@ class _Reading:
     args: tuple[int, ...] = ()
     scale: float | None = None
     whole_card_only: bool = False  # of a MIG instance's card it would tell the neighbours' share
+    settled: bool = False  # a limit of the card: hardly ever changes
 
 
 _READINGS: tuple[_Reading, ...] = (
     _Reading("power_w", "nvmlDeviceGetPowerUsage", scale=1e-3, whole_card_only=True),
-    _Reading("power_limit_w", "nvmlDeviceGetEnforcedPowerLimit", scale=1e-3, whole_card_only=True),
+    _Reading(
+        "power_limit_w",
+        "nvmlDeviceGetEnforcedPowerLimit",
+        scale=1e-3,
+        whole_card_only=True,
+        settled=True,
+    ),
     _Reading("sm_clock_mhz", "nvmlDeviceGetClockInfo", (_CLOCK_SM,)),
-    _Reading("sm_clock_max_mhz", "nvmlDeviceGetMaxClockInfo", (_CLOCK_SM,)),
+    _Reading("sm_clock_max_mhz", "nvmlDeviceGetMaxClockInfo", (_CLOCK_SM,), settled=True),
     _Reading("temperature_c", "nvmlDeviceGetTemperature", (_TEMPERATURE_GPU,)),
     _Reading(
         "throttle_reasons",
         ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"),
     ),
     _Reading("pcie_gen", "nvmlDeviceGetCurrPcieLinkGeneration"),
-    _Reading("pcie_gen_max", "nvmlDeviceGetMaxPcieLinkGeneration"),
+    _Reading("pcie_gen_max", "nvmlDeviceGetMaxPcieLinkGeneration", settled=True),
     _Reading("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth"),
-    _Reading("pcie_width_max", "nvmlDeviceGetMaxPcieLinkWidth"),
+    _Reading("pcie_width_max", "nvmlDeviceGetMaxPcieLinkWidth", settled=True),
 )
 
 
@@ -60,21 +74,31 @@ class CardReader:
         self._card = card
         self._is_mig = handle is not card
         self._off: set[str] = set()
+        self._paces = {
+            reading.field: Pace(READING_SHARE, shortest_ns=SETTLED_NS if reading.settled else 0)
+            for reading in _READINGS
+        }
+        self._answers: dict[str, Any] = {}
+        self._processes_pace = Pace(READING_SHARE)
+        self._listed: list[tuple[int, int | None]] | None = None
         self.processes_refused: str | None = None
 
-    def read(self, now_ns: int, throughput: tuple[float | None, float | None]) -> GpuSample:
+    def read(
+        self, now_ns: int, throughput: tuple[float | None, float | None], stretch: float = 1.0
+    ) -> GpuSample:
         """All but the processes, which ``processes`` reads.
 
         Args:
             now_ns: Time to put on the record.
             throughput: PCIe receive and transmit rate in bytes/s, from the slow thread.
+            stretch: Factor on the time for which a dear reading is not made anew.
 
         Raises:
             NvmlFailure: The card or NVML is gone.
         """
         used, total = self._memory()
         values: dict[str, Any] = {
-            reading.field: self._value(reading)
+            reading.field: self._paced(reading, now_ns, stretch)
             for reading in _READINGS
             if not (reading.whole_card_only and self._is_mig)
         }
@@ -88,14 +112,25 @@ class CardReader:
             **values,
         )
 
-    def processes(self) -> list[tuple[int, int | None]] | None:
+    def processes(
+        self, now_ns: int = 0, stretch: float = 1.0
+    ) -> list[tuple[int, int | None]] | None:
         """Compute processes on the card as ``(pid, bytes)``; ``None`` when they are not told.
+
+        Args:
+            now_ns: ``CLOCK_MONOTONIC`` nanoseconds.
+            stretch: Factor on the time for which the list is not read anew.
 
         Raises:
             NvmlFailure: The card or NVML is gone.
         """
         if self.processes_refused is not None:
             return None
+        if self._processes_pace.is_due(now_ns):
+            self._listed = self._processes_pace.run(now_ns, self._list_processes, stretch)
+        return self._listed
+
+    def _list_processes(self) -> list[tuple[int, int | None]] | None:
         try:
             listed = self._api.call(
                 (
@@ -128,6 +163,15 @@ class CardReader:
     def _rate(self, field: str, counter: int) -> float | None:
         reading = _Reading(field, "nvmlDeviceGetPcieThroughput", (counter,), scale=1000.0)  # kB/s
         return None if self._is_mig else self._value(reading)
+
+    def _paced(self, reading: _Reading, now_ns: int, stretch: float) -> Any:
+        """A reading, or its last answer while it is not due; a failure is no answer to keep."""
+        pace, known = self._paces[reading.field], self._answers.get(reading.field)
+        if known is not None and not pace.is_due(now_ns):
+            return known
+        answer = pace.run(now_ns, lambda: self._value(reading), stretch)
+        self._answers[reading.field] = answer
+        return answer
 
     def _value(self, reading: _Reading) -> Any:
         if reading.field in self._off:

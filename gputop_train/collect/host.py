@@ -11,8 +11,11 @@ from gputop_train.collect.procfs import read_text
 from gputop_train.collect.procs import ProcessCollector, parse_kib
 from gputop_train.model import HostSample, ProcSample
 
-#: Records are about once a second, however often ``sample`` is called (the supervisor: 4 Hz).
+#: Records are about once a second, however often ``sample`` is called (the supervisor: 2 Hz).
 PERIOD_NS = 1_000_000_000
+#: With many processes seldomer: reading one takes about 60 us of CPU, and so much time for each
+#: keeps them all at 0.3% of a core.
+PERIOD_PER_PROCESS_NS, LONGEST_PERIOD_NS = 20_000_000, 5_000_000_000
 
 #: Limits hardly ever change while a run goes on, and finding them reads a dozen files.
 LIMITS_PERIOD_NS = 10_000_000_000
@@ -120,11 +123,21 @@ class HostCollector:
         """Signals that are absent here, with one sentence of why."""
         return {**self._own_missing, **self._processes.missing}
 
-    def sample(self, now_ns: int) -> HostBatch:
-        """What is due at ``now_ns`` (``CLOCK_MONOTONIC``). Never raises."""
+    def sample(self, now_ns: int, *, stretch: float = 1.0) -> HostBatch:
+        """What is due at ``now_ns`` (``CLOCK_MONOTONIC``). Never raises.
+
+        Args:
+            now_ns: The time.
+            stretch: Factor on the time between two records.
+        """
         if self._due_ns is not None and now_ns < self._due_ns:
             return HostBatch()
-        self._due_ns = now_ns + self._period_ns
+        batch = self._read(now_ns)
+        share_ns = min(len(batch.procs) * PERIOD_PER_PROCESS_NS, LONGEST_PERIOD_NS)
+        self._due_ns = now_ns + int(max(self._period_ns, share_ns) * stretch)
+        return batch
+
+    def _read(self, now_ns: int) -> HostBatch:
         try:
             roles = dict(self._pids())
             ranks = dict(self._ranks()) if self._ranks is not None else None

@@ -2,8 +2,9 @@
 
 A driver in trouble can hold a call for minutes, and a mere start takes seconds on a node without
 persistence mode. The thread that drives the monitor also reads the ring and stops the run, so it
-never calls NVML: one thread reads utilisation four times a second and the rest once a second;
-another does what is slow (PCIe throughput blocks 21 ms a call, GPM takes 1.5 ms).
+never calls NVML: one thread reads utilisation and the rest once a second (four times where the
+driver keeps no samples for us); another does what is slow (PCIe throughput blocks 21 ms a call, GPM
+takes 1.5 ms). What any of it may cost is bounded: see ``pacing``.
 """
 
 from __future__ import annotations
@@ -19,9 +20,6 @@ from typing import Any, TypeVar
 from gputop_train.collect.devices import Device
 from gputop_train.collect.nvml_session import NvmlSession
 from gputop_train.model import GpmSample, GpuSample, UtilSample
-
-FAST_PERIOD_S = 0.25
-SLOW_PERIOD_S = 0.3
 
 #: A round that takes longer is a driver that does not answer; starting NVML on eight cards without
 #: persistence mode stays below it.
@@ -65,13 +63,13 @@ class NvmlCollector:
     ) -> None:
         self._pids = pids
         since_ns = time.monotonic_ns() if since_ns is None else since_ns
-        self._session = NvmlSession(uuids, nvml, dict(env or {}), since_ns)
+        session = self._session = NvmlSession(uuids, nvml, dict(env or {}), since_ns)
         self._stalled: str | None = None
         self._stop = threading.Event()
         self._closed = False
         self._loops = (
-            _Loop("gputop-nvml", FAST_PERIOD_S, self._session.fast, self._stop),
-            _Loop("gputop-nvml-slow", SLOW_PERIOD_S, self._session.slow, self._stop),
+            _Loop("gputop-nvml", lambda: session.fast_period_s, session.fast, self._stop),
+            _Loop("gputop-nvml-slow", lambda: session.slow_period_s, session.slow, self._stop),
         )
 
     @property
@@ -93,6 +91,10 @@ class NvmlCollector:
     def set_uuids(self, uuids: Iterable[str] | None) -> None:
         """Watch these cards from now on (the probe has told which the script uses)."""
         self._session.set_uuids(uuids)
+
+    def stretch(self, factor: float) -> None:
+        """Read what is dear so much less often."""
+        self._session.stretch = factor
 
     def sample(self, now_ns: int) -> GpuBatch:
         """Everything gathered since the last call. Never waits, never raises."""
@@ -124,14 +126,18 @@ class NvmlCollector:
 
 
 class _Loop:
-    """A daemon thread that runs a round every so often.
+    """A daemon thread that runs a round, then pauses as long as it is told.
 
     Attributes:
         error: What the last round ended with that it should not have.
     """
 
     def __init__(
-        self, name: str, period_s: float, work: Callable[[int], None], stop: threading.Event
+        self,
+        name: str,
+        period_s: Callable[[], float],
+        work: Callable[[int], None],
+        stop: threading.Event,
     ) -> None:
         self.error: Exception | None = None
         self._period_s = period_s
@@ -160,7 +166,7 @@ class _Loop:
             except Exception as error:  # an oddity of a driver must not end the series for good
                 self.error = error
             self._began_ns = None
-            self._stop.wait(self._period_s)
+            self._stop.wait(self._period_s())
 
 
 def _drain(queue: deque[_Record]) -> tuple[_Record, ...]:

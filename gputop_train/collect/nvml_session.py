@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from gputop_train.collect.clock import WallMap, measure_offset_ns
@@ -23,48 +23,20 @@ from gputop_train.collect.gpu_readings import (
 )
 from gputop_train.collect.nvml_api import NvmlApi, NvmlFailure
 from gputop_train.collect.nvml_devices import Found, choose_devices, find_devices
+from gputop_train.collect.nvml_watched import Outbox, Watched
 from gputop_train.collect.utilisation import UtilReader
-from gputop_train.model import GpmSample, GpuSample, UtilSample
+from gputop_train.model import UtilSample
 
 GPU_PERIOD_NS = 1_000_000_000
-THROUGHPUT_PERIOD_NS = 2_000_000_000
+#: The driver keeps its utilisation samples for us (24 s of them on an H200); where there are none
+#: the rate is polled, more often than it changes (NVML: every 1/6 s to 1 s).
+FAST_PERIOD_S, POLLING_PERIOD_S = 1.0, 0.25
+#: A pair of GPM samples, about 1.5 ms each on an H200, and the pause where there is no GPM.
+GPM_PERIOD_S, IDLE_PERIOD_S = 0.5, 1.0
 
 #: First wait before a driver or card in trouble is asked again; doubled up to the longest.
 RETRY_NS = 30_000_000_000
 LONGEST_RETRY_NS = 600_000_000_000
-
-#: About 8 cards x 5 samples/s x 100 s that nobody fetched; a stuck reader must not cost memory.
-_OUTBOX = 4096
-
-
-@dataclass(slots=True)
-class _Watched:
-    device: Device
-    handle: Any
-    reader: CardReader
-    util: UtilReader
-    card: Any
-    gpu_instance: int | None
-    util_off: bool = False
-    gpm_off: bool = False
-    gpm: GpmReader | None = None
-    gpm_retry_ns: int = 0
-    throughput: tuple[float | None, float | None] = (None, None)
-    throughput_ns: int = 0
-
-    def recent_throughput(self, now_ns: int) -> tuple[float | None, float | None]:
-        """PCIe rates of the last few seconds; none if the slow thread is held up."""
-        fresh = now_ns - self.throughput_ns <= 3 * THROUGHPUT_PERIOD_NS
-        return self.throughput if fresh else (None, None)
-
-
-@dataclass(slots=True)
-class Outbox:
-    """Records waiting to be fetched; the oldest are dropped when nobody fetches."""
-
-    util: deque[UtilSample] = field(default_factory=lambda: deque(maxlen=_OUTBOX))
-    gpu: deque[GpuSample] = field(default_factory=lambda: deque(maxlen=_OUTBOX))
-    gpm: deque[GpmSample] = field(default_factory=lambda: deque(maxlen=_OUTBOX))
 
 
 class NvmlSession:
@@ -97,7 +69,7 @@ class NvmlSession:
         self._wanted = None if uuids is None else tuple(uuids)
         self._chosen_for: object = self  # no choice made yet
         self._found: tuple[Found, ...] = ()
-        self._watched: tuple[_Watched, ...] = ()
+        self._watched: tuple[Watched, ...] = ()
         # Kept for ever: a card that comes back must not repeat samples it has given before.
         self._series: dict[str, UtilReader] = {}
         self._lost: dict[str, Device] = {}
@@ -108,7 +80,7 @@ class NvmlSession:
         self._matched = False
         self._host_pids = in_initial_pid_namespace()
         self._gpu_due_ns = 0
-        self._throughput_due_ns = 0
+        self.stretch = 1.0
         # Held for a whole round of the slow thread, and while NVML is torn down or cards change:
         # handles and GPM buffers must not go away under a call.
         self._slow_lock = threading.Lock()
@@ -118,6 +90,17 @@ class NvmlSession:
         wanted = None if uuids is None else tuple(uuids)
         if wanted != self._wanted:
             self._wanted = wanted
+
+    @property
+    def fast_period_s(self) -> float:
+        """Pause between two rounds of ``fast``."""
+        polls = any(w.util.polls and not w.util_off for w in self._watched)
+        return POLLING_PERIOD_S if polls else FAST_PERIOD_S
+
+    @property
+    def slow_period_s(self) -> float:
+        """Pause between two rounds of ``slow``."""
+        return GPM_PERIOD_S if any(not w.gpm_off for w in self._watched) else IDLE_PERIOD_S
 
     def fast(self, now_ns: int) -> None:
         """One round of utilisation, and once a second of everything else that is quick."""
@@ -137,17 +120,22 @@ class NvmlSession:
                 return
 
     def slow(self, now_ns: int) -> None:
-        """One round of GPM, and every two seconds of PCIe throughput, which blocks."""
+        """One round of GPM, and of PCIe throughput, which blocks, where GPM does not count it."""
         with self._slow_lock:
             if not self._up:
                 return
-            throughput_due = now_ns >= self._throughput_due_ns
-            if throughput_due:
-                self._throughput_due_ns = now_ns + THROUGHPUT_PERIOD_NS
             for watched in self._watched:
-                self._read_gpm(watched, now_ns)
-                if throughput_due:
+                if watched.gpm_pace.is_due(now_ns):
+                    watched.gpm_pace.run(
+                        now_ns, partial(self._read_gpm, watched, now_ns), self._share_out
+                    )
+                if watched.throughput_pace.is_due(now_ns):
                     self._read_throughput(watched, now_ns)
+
+    @property
+    def _share_out(self) -> float:
+        """Factor on paces: the cards share what one may cost."""
+        return self.stretch * max(1, len(self._watched))
 
     def close(self) -> None:
         """Free what the driver holds for us."""
@@ -197,7 +185,7 @@ class NvmlSession:
         self._chosen_for = self
         return True
 
-    def _round(self, watched: _Watched, now_ns: int, gpu_due: bool) -> NvmlFailure | None:
+    def _round(self, watched: Watched, now_ns: int, gpu_due: bool) -> NvmlFailure | None:
         try:
             self._read_util(watched, now_ns)
             if gpu_due:
@@ -226,8 +214,8 @@ class NvmlSession:
         self._chosen_for = wanted
         self._gpu_due_ns = now_ns
 
-    def _watch(self, found: Found) -> _Watched:
-        return _Watched(
+    def _watch(self, found: Found) -> Watched:
+        return Watched(
             device=found.device,
             handle=found.handle,
             reader=CardReader(self._api, found.device.uuid, found.handle, found.card),
@@ -236,7 +224,7 @@ class NvmlSession:
             gpu_instance=found.gpu_instance,
         )
 
-    def _read_util(self, watched: _Watched, now_ns: int) -> None:
+    def _read_util(self, watched: Watched, now_ns: int) -> None:
         if watched.util_off:
             return
         try:
@@ -252,9 +240,10 @@ class NvmlSession:
         uuid = watched.device.uuid
         self.out.util.extend(UtilSample(t_ns, uuid, value) for t_ns, value in samples)
 
-    def _read_gpu(self, watched: _Watched, now_ns: int) -> None:
-        sample = watched.reader.read(now_ns, watched.recent_throughput(now_ns))
-        listed = watched.reader.processes()
+    def _read_gpu(self, watched: Watched, now_ns: int) -> None:
+        share = self._share_out
+        sample = watched.reader.read(now_ns, watched.recent_throughput(now_ns), share)
+        listed = watched.reader.processes(now_ns, share)
         if watched.reader.processes_refused is not None:
             self.missing.setdefault(
                 "gpu_processes",
@@ -268,7 +257,7 @@ class NvmlSession:
         )
         self.out.gpu.append(replace(sample, memory_ours=memory, foreign_processes=foreign))
 
-    def _read_gpm(self, watched: _Watched, now_ns: int) -> None:
+    def _read_gpm(self, watched: Watched, now_ns: int) -> None:
         if watched.gpm_off or now_ns < watched.gpm_retry_ns:
             return
         try:
@@ -287,17 +276,22 @@ class NvmlSession:
             return
         if sample is not None:
             self.out.gpm.append(sample)
+            usual_ns = int(GPM_PERIOD_S * 1e9) + watched.gpm_pace.wait_ns(self._share_out)
+            watched.note_gpm(sample, now_ns, 3 * usual_ns)
 
-    def _read_throughput(self, watched: _Watched, now_ns: int) -> None:
-        if not watched.reader.has_throughput:
+    def _read_throughput(self, watched: Watched, now_ns: int) -> None:
+        by_gpm = watched.gpm_counts_pcie is not False and not watched.gpm_off
+        if by_gpm or not watched.reader.has_throughput:
             return
+        pace = watched.throughput_pace
         try:
-            watched.throughput = watched.reader.throughput()
-            watched.throughput_ns = now_ns
+            watched.throughput = pace.run(now_ns, watched.reader.throughput, self._share_out)
+            # The next one is due by then, and its round may be a little late.
+            watched.throughput_until_ns = now_ns + 2 * pace.wait_ns(self._share_out)
         except NvmlFailure:  # lost or down: the fast thread meets it too and says so
             watched.throughput = (None, None)
 
-    def _trouble(self, watched: _Watched, failure: NvmlFailure, now_ns: int) -> None:
+    def _trouble(self, watched: Watched, failure: NvmlFailure, now_ns: int) -> None:
         if failure.kind == "down":
             self._fell_down(failure, now_ns)
             return

@@ -40,7 +40,13 @@ class UtilReader:
         self._heard_ns = since_ns
         self._seen_us: deque[int] = deque(maxlen=512)  # the driver's buffer holds about 120
         self._no_samples = False
+        self._silent = False
         self._poll = _PollFilter()
+
+    @property
+    def polls(self) -> bool:
+        """Whether the rate is polled, for want of samples the driver keeps."""
+        return self._no_samples or self._silent
 
     def read(
         self, api: NvmlApi, handle: Any, now_ns: int, wall: WallMap
@@ -55,7 +61,8 @@ class UtilReader:
         if samples:
             self._last_ns = samples[-1][0]
             self._heard_ns = now_ns
-        elif self._no_samples or now_ns - self._heard_ns > SILENCE_NS:
+        self._silent = now_ns - self._heard_ns > SILENCE_NS
+        if not samples and self.polls:
             samples = self._polled(api, handle, now_ns)
         return samples
 

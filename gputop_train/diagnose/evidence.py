@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from gputop_train.diagnose.stats import median, quantile
-from gputop_train.diagnose.window import Depth, Totals, Window
+from gputop_train.diagnose.steady import BLOCK, Cut, cut, older_than, totals_of
+from gputop_train.diagnose.window import Depth, Window
 from gputop_train.model import Interval, Site, Step, UtilSample
 from gputop_train.store.reader import RunReader
-from gputop_train.store.rollup import StepRollup, StoredNote
+from gputop_train.store.rollup import SECOND_NS, StepRollup, StoredNote, second
 
 #: The live window: at least this long and at least this many steps.
 LIVE_NS, LIVE_STEPS = 60_000_000_000, 50
-#: Warm-up (catalogue 29, proposed there): at least 10 steps, until the median of 10 steps changes
-#: by less than 10% against the 10 before ...
-BLOCK, SETTLED = 10, 0.10
-#: ... but never more than a third of what was seen, and 20 steps are left where there are 21.
-MAX_PART, KEEP = 3, 20
+#: Of a live window so many steps are looked at one by one; what is before them, by the second.
+LIVE_DETAIL = 6_000
 #: The probe writes its state twice a second; this long without it, while the trainer runs, is a
 #: probe that died (a C call that holds the GIL can delay it by seconds).
 STALE_NS = 20_000_000_000
@@ -31,16 +31,6 @@ STEP_PARTS = ("ring", "store")
 #: So many steps counted by the probe and none stored is a loss; fewer may have been under way.
 COUNTED_STEPS = 20
 FINAL_ABSENCE_NOTE = "no-probe-after"
-
-
-@dataclass(frozen=True, slots=True)
-class _Cut:
-    """The steady part: its kept steps, its thinned steps, and what was left out before it."""
-
-    steps: tuple[Step, ...]
-    older: tuple[StepRollup, ...]
-    excluded: int
-    why: str
 
 
 def build(
@@ -59,32 +49,27 @@ def build(
     """
     states = reader.probe_states()
     rank = min(reader.ranks(), default=min(states, default=0))
-    rollups = [r for r in reader.step_rollups(None, t1_ns) if r.rank == rank]
-    seen = sum(r.n for r in rollups)
-    first = rollups[0].first_idx if rollups else 0
-    steps = _steps(reader, rank, t0_ns, t1_ns, final)
-    if final and t0_ns is not None:
-        rollups = [r for r in rollups if r.t0_ns >= t0_ns]
-    older = _older(rollups, steps) if final else []
-    cut = _cut(steps, older, starts_run=bool(steps) and (final or steps[0].index <= first))
-    begin, end = _bounds(cut, t0_ns, t1_ns, reader)
-    whole = totals_of(steps, older) if final else totals_of(cut.steps, cut.older)
+    found = (_whole if final else _live)(reader, rank, t0_ns, t1_ns)
+    steps, older = found.steps, found.older
+    part = cut(steps, older, starts_run=found.starts_run)
+    begin, end = _bounds(part, t0_ns, t1_ns, reader)
+    totals = totals_of(part.steps, part.older)
     probe = states.get(rank, {})
     uuid = _uuid(probe, reader, begin, end)
     util = [s for s in reader.util(begin, end) if s.uuid == uuid]
-    walls = [s.wall_ns / 1e6 for s in cut.steps]
+    walls = [s.wall_ns / 1e6 for s in part.steps]
     intervals = [i for i in reader.intervals(begin, end) if i.rank == rank]
     return Window(
         final=final,
         rank=rank,
         t0_ns=begin,
         t1_ns=end,
-        steps=cut.steps,
-        totals=totals_of(cut.steps, cut.older),
-        whole=whole,
-        steps_seen=max(seen, len(steps)),
-        warmup_excluded=cut.excluded,
-        warmup_why=cut.why,
+        steps=part.steps,
+        totals=totals,
+        whole=totals_of(steps, older) if final else totals,
+        steps_seen=max(found.seen, len(steps)),
+        warmup_excluded=part.excluded,
+        warmup_why=part.why,
         median_ms=median(walls),
         p95_ms=quantile(walls, 0.95),
         intervals=tuple(_inside(intervals, begin, end)),
@@ -97,134 +82,94 @@ def build(
         gpm=tuple(g for g in reader.gpm(begin, end) if g.uuid == uuid),
         host=tuple(reader.host(begin, end)) or tuple(reader.host(None, end)[-1:]),
         procs=tuple(p for p in reader.procs(begin, end) if p.rank in (rank, None)),
-        memory=tuple(reader.memory(_steady_start(rollups, cut), end, rank)),
+        memory=tuple(reader.memory(_steady_start(found.head, part), end, rank)),
         probe=probe,
         probe_states=states,
         gpu_uuid=uuid,
-        missing=_missing(reader, probe, rank, seen, end, final=final),
+        missing=_missing(reader, probe, rank, found.seen, end, final=final),
         exit_code=reader.meta("exit_code"),
         cut_short=_cut_short(reader),
         run=_mapping(reader.meta("run")),
     )
 
 
-def _steps(
-    reader: RunReader, rank: int, t0_ns: int | None, t1_ns: int | None, final: bool
-) -> list[Step]:
-    if final or t0_ns is not None:
-        return reader.steps(t0_ns, t1_ns, rank)
-    if t1_ns is None:
-        tail = reader.steps_tail(LIVE_STEPS, rank)
-    else:
-        tail = reader.steps(t1_ns - LIVE_NS, t1_ns, rank)
-        if len(tail) < LIVE_STEPS:
-            tail = reader.steps(None, t1_ns, rank)[-LIVE_STEPS:]
-    if not tail:
-        return []
-    recent = reader.steps(tail[-1].t1_ns - LIVE_NS, tail[-1].t1_ns, rank)
-    return recent if len(recent) > len(tail) else tail
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What the store holds of the steps of a window.
 
-
-def _older(rollups: Sequence[StepRollup], steps: Sequence[Step]) -> list[StepRollup]:
-    """Rollups of steps that are no longer kept one by one."""
-    if not steps:
-        return list(rollups)
-    return [r for r in rollups if r.t1_ns <= steps[0].t0_ns]
-
-
-def warm_up(walls: Sequence[float]) -> tuple[int, str]:
-    """How many first steps are warm-up, and why that many.
-
-    Args:
-        walls: Step times from the first step on, any unit.
+    Attributes:
+        older: Seconds before ``steps`` whose steps are not looked at one by one.
+        seen: Steps of the rank up to the window's end.
+        head: The run's first seconds.
     """
-    n = len(walls)
-    if n <= 1:
-        return n, "the first step"
-    most = n // MAX_PART
-    if n - most < KEEP:
-        most = max(1, min(most, n - KEEP))
-    if most < BLOCK:
-        return most, "short run: as much as leaves enough to judge"
-    blocks = [median(walls[i : i + BLOCK]) or 0.0 for i in range(0, n - BLOCK + 1, BLOCK)]
-    for k in range(1, len(blocks)):
-        if BLOCK * k >= most:
-            break
-        if blocks[k] > 0 and abs(blocks[k] - blocks[k - 1]) < SETTLED * blocks[k]:
-            return BLOCK * k, "until the median of 10 steps changed by less than 10%"
-    return most, "a third of the steps: step times had not settled before"
+
+    steps: Sequence[Step]
+    older: Sequence[StepRollup]
+    seen: int
+    head: Sequence[StepRollup]
+    starts_run: bool
 
 
-def _cut(steps: Sequence[Step], older: Sequence[StepRollup], *, starts_run: bool) -> _Cut:
-    if not starts_run:
-        return _Cut(tuple(steps), tuple(older), 0, "began before this window")
-    if not older:
-        excluded, why = warm_up([s.wall_ns for s in steps])
-        return _Cut(tuple(steps[excluded:]), (), excluded, why)
-    # Thinned: whole seconds are left out, weighed by the steps they hold.
-    total = sum(r.n for r in older) + len(steps)
-    excluded, previous = 0, None
-    for at, rollup in enumerate(older):
-        settled = previous is not None and abs(rollup.median_ns - previous) < SETTLED * previous
-        if excluded >= BLOCK and (settled or (excluded + rollup.n) * MAX_PART > total):
-            why = "until the median of a second changed by less than 10%"
-            return _Cut(tuple(steps), tuple(older[at:]), excluded, why)
-        excluded, previous = excluded + rollup.n, rollup.median_ns
-    return _Cut(tuple(steps), (), excluded, "everything older than the newest minutes")
+def _whole(reader: RunReader, rank: int, t0_ns: int | None, t1_ns: int | None) -> _Found:
+    """A run as a whole, or what of it lies between two times."""
+    rollups = reader.step_rollups(None, t1_ns, rank)
+    seen = sum(r.n for r in rollups)
+    steps = reader.steps(t0_ns, t1_ns, rank)
+    if t0_ns is not None:
+        rollups = [r for r in rollups if r.t0_ns >= t0_ns]
+    return _Found(steps, older_than(rollups, steps), seen, rollups, starts_run=bool(steps))
 
 
-def totals_of(steps: Sequence[Step], older: Sequence[StepRollup] = ()) -> Totals:
-    """Sums over kept steps and over seconds that live on as rollups."""
-    labels: dict[str, int] = {}
-    exposed: dict[str, tuple[int, int]] = {}
-    dry, dry_n = 0.0, 0
-    parts: list[Step | StepRollup] = [*older, *steps]
-    for part in parts:
-        for label, ns in part.labels.items():
-            labels[label] = labels.get(label, 0) + ns
-    for rollup in older:
-        for label, (ns, wall) in (rollup.exposed or {}).items():
-            have = exposed.get(label, (0, 0))
-            exposed[label] = (have[0] + ns, have[1] + wall)
-        if rollup.dry is not None:
-            dry, dry_n = dry + rollup.dry * rollup.dry_n, dry_n + rollup.dry_n
-    for step in steps:
-        for label, ns in (step.exposed or {}).items():
-            have = exposed.get(label, (0, 0))
-            exposed[label] = (have[0] + ns, have[1] + step.wall_ns)
-        if step.dry is not None:
-            dry, dry_n = dry + step.dry, dry_n + 1
-    samples = [p.samples for p in parts]
-    return Totals(
-        steps=len(steps) + sum(r.n for r in older),
-        wall_ns=sum(s.wall_ns for s in steps) + sum(r.wall_ns for r in older),
-        labels=labels,
-        measured_ns=sum(p.measured_ns for p in parts),
-        samples=sum(s for s in samples if s is not None) if None not in samples else None,
-        syncs=sum(p.syncs for p in parts),
-        exposed=exposed,
-        dry=dry / dry_n if dry_n else None,
-    )
+def _live(reader: RunReader, rank: int, t0_ns: int | None, t1_ns: int | None) -> _Found:
+    """The last minute or 50 steps. Read every few seconds: nothing here may grow with the run."""
+    head = reader.first_rollups(BLOCK + 1, rank)
+    seen = reader.steps_counted(rank, t1_ns)
+    first = head[0].first_idx if head else 0
+    older: Sequence[StepRollup] = ()
+    steps: Sequence[Step]
+    if t0_ns is not None:
+        steps = reader.steps(t0_ns, t1_ns, rank)
+    else:
+        until = reader if t1_ns is None else reader.as_of(t1_ns)
+        steps, older = _last_minute(until, rank)
+    oldest = older[0].first_idx if older else steps[0].index if steps else None
+    return _Found(steps, older, seen, head, starts_run=oldest is not None and oldest <= first)
 
 
-def _bounds(cut: _Cut, t0_ns: int | None, t1_ns: int | None, reader: RunReader) -> tuple[int, int]:
-    parts: list[Step | StepRollup] = [*cut.older, *cut.steps]
+def _last_minute(reader: RunReader, rank: int) -> tuple[Sequence[Step], Sequence[StepRollup]]:
+    tail = reader.steps_tail(LIVE_DETAIL, rank)
+    if not tail:
+        return [], ()
+    begin = tail[-1].t1_ns - LIVE_NS
+    if len(tail) < LIVE_DETAIL or tail[0].t1_ns <= begin:
+        at = bisect_left(tail, begin, key=attrgetter("t1_ns"))
+        return tail[min(at, max(0, len(tail) - LIVE_STEPS)) :], ()
+    # Whole seconds, so that no step is counted twice or left out.
+    begin_sec = second(tail[0].t1_ns) + 1
+    steps = [step for step in tail if second(step.t1_ns) >= begin_sec]
+    if not steps:
+        return tail, ()
+    return steps, reader.step_rollups(begin, begin_sec * SECOND_NS - 1, rank)
+
+
+def _bounds(part: Cut, t0_ns: int | None, t1_ns: int | None, reader: RunReader) -> tuple[int, int]:
+    parts: list[Step | StepRollup] = [*part.older, *part.steps]
     if parts:
         return parts[0].t0_ns, parts[-1].t1_ns
     span = reader.span() or (0, 0)
     return t0_ns if t0_ns is not None else span[0], t1_ns if t1_ns is not None else span[1]
 
 
-def _steady_start(rollups: Sequence[StepRollup], cut: _Cut) -> int | None:
+def _steady_start(rollups: Sequence[StepRollup], part: Cut) -> int | None:
     """Where the run's own steady part begins: a leak is judged over all of it, also live."""
-    if cut.excluded and cut.steps:
-        return (cut.older[0] if cut.older else cut.steps[0]).t0_ns
+    if part.excluded and part.steps:
+        return (part.older[0] if part.older else part.steps[0]).t0_ns
     past = 0
     for rollup in rollups:
         if past >= BLOCK:
             return rollup.t0_ns
         past += rollup.n
-    return cut.steps[0].t0_ns if cut.steps else None
+    return part.steps[0].t0_ns if part.steps else None
 
 
 def _inside(intervals: Sequence[Interval], begin: int, end: int) -> list[Interval]:
@@ -295,6 +240,10 @@ def _missing(
     loaders = [ld for ld in reader.loaders() if ld.rank == rank]
     if steps and any(ld.epochs for ld in loaders) and not any(ld.batches for ld in loaders):
         missing["hook:data"] = "a DataLoader was iterated, but none of its batches passed the probe"
+    for name, placed in _mapping(probe.get("hooks")).items():
+        if placed is not True:  # the probe's own reason, where its self-test gave one
+            could_not = f"the probe could not place its {name} hook"
+            missing.setdefault(f"hook:{name}", placed if isinstance(placed, str) else could_not)
     events = _mapping(probe.get("gpu_events"))
     if events.get("off_reason"):
         missing["gpu_events"] = f"GPU events are off: {events['off_reason']}"

@@ -18,8 +18,9 @@ from gputop_train.store.errors import StoreFull
 from gputop_train.store.reader import RunReader
 from gputop_train.store.writer import RunWriter
 
-_SNAPSHOT_NS = 500_000_000
-_COMMIT_NS = 500_000_000
+#: A little less than the supervisor's tick, so that no tick is skipped by a hair.
+_SNAPSHOT_NS = 400_000_000
+_COMMIT_NS = 400_000_000
 #: The probe beats ten times a second; silence this long in a live process is worth a note.
 STALE_NS = 15_000_000_000
 
@@ -59,8 +60,13 @@ class Pipeline:
         self._tails: dict[str, Any] = {}
         self._ranks_told: dict[int, tuple[int, int, int, int]] = {}
 
-    def tick(self, now_ns: int) -> None:
-        """Take what is new everywhere; never raises."""
+    def tick(self, now_ns: int, *, stretch: float = 1.0) -> None:
+        """Take what is new everywhere; never raises.
+
+        Args:
+            now_ns: ``CLOCK_MONOTONIC`` nanoseconds.
+            stretch: Factor on the periods of what is sampled from outside.
+        """
         # The dead first: a process that takes a rank over is followed once its forerunner is done.
         for feed in self.guard.run("rings", self.feeds.gone) or ():
             self._drop(feed)
@@ -73,7 +79,7 @@ class Pipeline:
             for feed in self.feeds.active:
                 self._take_snapshot(feed, now_ns)
         if self._sampling is not None:
-            self._sampling.tick(now_ns)
+            self._sampling.tick(now_ns, stretch=stretch)
         if now_ns >= self._commit_due_ns:
             self._commit_due_ns = now_ns + _COMMIT_NS
             self.commit(now_ns)

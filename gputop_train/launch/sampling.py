@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from gputop_train.collect.host import HostCollector
 from gputop_train.collect.nvml import NvmlCollector
 from gputop_train.collect.procfs import read_text
-from gputop_train.collect.procs import assign_roles, children_of_session, parse_kib
+from gputop_train.collect.procs import assign_roles, children_of_session, parse_kib, parse_stat
 from gputop_train.launch.feeds import Feeds
 from gputop_train.launch.guard import Guard
 from gputop_train.model import MemorySample
 from gputop_train.store.writer import RunWriter
 
-#: Walking /proc costs about 20 us a process; children come and go more slowly than this.
+#: Roles are told anew this often: who trains and who loads comes from the probe.
 _ROLES_NS = 2_000_000_000
+#: Walking all of /proc costs about 20 us for each process of the machine, of which a GPU server
+#: has thousands: a walk that took t of CPU is repeated after 500 t, 0.2% of a core, or this long.
+_WALK_REST, _LONGEST_WALK_NS = 500, 20_000_000_000
 #: Reading one small file per trainer; often enough that low-water marks between steps are caught.
 _MEMORY_NS = 500_000_000
 _GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
@@ -40,20 +44,27 @@ class Sampling:
         self._guard = guard
         self._roles: dict[int, str] = {}
         self._roles_due_ns = 0
+        self._members: set[int] = set()
+        self._walk_due_ns = 0
         self._memory_due_ns = 0
         self._uuids: frozenset[str] | None = None
         self._told_missing: dict[str, str] | None = None
         self._host = guard.run("host", self._make_host)
         self._nvml = guard.run("nvml", lambda: self._make_nvml(since_ns))
 
-    def tick(self, now_ns: int) -> None:
-        """Gather what is due."""
+    def tick(self, now_ns: int, *, stretch: float = 1.0) -> None:
+        """Gather what is due.
+
+        Args:
+            now_ns: ``CLOCK_MONOTONIC`` nanoseconds.
+            stretch: Factor on the periods of what may come later.
+        """
         if now_ns >= self._roles_due_ns:
-            self._roles_due_ns = now_ns + _ROLES_NS
-            roles = self._guard.run("processes", self._find_roles)
+            self._roles_due_ns = now_ns + int(_ROLES_NS * stretch)
+            roles = self._guard.run("processes", lambda: self._find_roles(now_ns))
             self._roles = roles if roles is not None else self._roles
-        self._guard.run("nvml", lambda: self._sample_nvml(now_ns))
-        self._guard.run("host", lambda: self._sample_host(now_ns))
+        self._guard.run("nvml", lambda: self._sample_nvml(now_ns, stretch))
+        self._guard.run("host", lambda: self._sample_host(now_ns, stretch))
         if now_ns >= self._memory_due_ns:
             self._memory_due_ns = now_ns + _MEMORY_NS
             self._guard.run("memory", lambda: self._sample_memory(now_ns))
@@ -76,7 +87,7 @@ class Sampling:
         }
         return NvmlCollector(None, lambda: set(self._roles), env=env, since_ns=since_ns)
 
-    def _find_roles(self) -> dict[int, str]:
+    def _find_roles(self, now_ns: int) -> dict[int, str]:
         trainers = self._feeds.pids()
         workers = {
             pid
@@ -85,13 +96,25 @@ class Sampling:
             for pid in loader.get("worker_pids") or ()
             if isinstance(pid, int)
         }
-        members = children_of_session(self._sid)
+        if now_ns >= self._walk_due_ns:
+            began_ns = time.thread_time_ns()
+            self._members = children_of_session(self._sid)
+            rest_ns = _WALK_REST * (time.thread_time_ns() - began_ns)
+            self._walk_due_ns = now_ns + min(rest_ns, _LONGEST_WALK_NS)
+        members = self._members | trainers
         # A snapshot's process ids are only believed for processes that are part of the run.
-        return assign_roles(members | trainers, trainers, workers & members)
+        members |= {pid for pid in workers - members if self._belongs(pid, members)}
+        return assign_roles(members, trainers, workers & members)
 
-    def _sample_nvml(self, now_ns: int) -> None:
+    def _belongs(self, pid: int, members: Collection[int]) -> bool:
+        """Whether a process that began since the last walk is of the run."""
+        stat = parse_stat(read_text(f"/proc/{pid}/stat"))
+        return stat is not None and (stat.session == self._sid or stat.ppid in members)
+
+    def _sample_nvml(self, now_ns: int, stretch: float) -> None:
         if self._nvml is None:
             return
+        self._nvml.stretch(stretch)
         uuids = self._known_uuids()
         if uuids and uuids != self._uuids:
             self._uuids = uuids
@@ -110,10 +133,10 @@ class Sampling:
                 found.add(uuid)
         return frozenset(found)
 
-    def _sample_host(self, now_ns: int) -> None:
+    def _sample_host(self, now_ns: int, stretch: float) -> None:
         if self._host is None:
             return
-        batch = self._host.sample(now_ns)
+        batch = self._host.sample(now_ns, stretch=stretch)
         self._writer.add_host(batch.host)
         self._writer.add_procs(batch.procs)
 

@@ -27,13 +27,19 @@ from gputop_train.launch.conclude import (
 from gputop_train.launch.locking import AlreadyWatched, take_lock
 from gputop_train.launch.noring import PATIENCE_NS, Absence
 from gputop_train.launch.outputlog import LOG_LIMIT_BYTES, LogBound
+from gputop_train.launch.own_cost import OwnCost, call_at_end
 from gputop_train.launch.runs import store_path
 from gputop_train.launch.stop import GRACE_S, StopOutcome, ladder
 from gputop_train.store.errors import StoreBusy, StoreFull
 
 __all__ = ["Supervisor", "finalize", "main"]
 
-_TICK_S = 0.25
+#: Steps are in the store within this and the probe's own 0.2 s: a screen looks once a second.
+_TICK_S = 0.5
+#: With --steps every late tick is steps too many; without pidfds the end is found by looking.
+_SHORT_TICK_S = 0.25
+#: Once the script is gone its exit code is milliseconds away.
+_ENDING_TICK_S = 0.05
 #: The shim writes exit.json within milliseconds of the end; only a stuck disk or a stopped shim
 #: takes longer.
 _EXIT_WAIT_S = 30.0
@@ -74,7 +80,7 @@ class Supervisor:
         self._child = child
         self._grace_s = grace_s
         self._lock = take_lock(run_dir)
-        self._began_ns = time.monotonic_ns()
+        self._cost = OwnCost()
         try:
             self._pipe = open_pipeline(
                 run_dir, run, child.pid if identity.is_alive(child) else None
@@ -96,6 +102,8 @@ class Supervisor:
         log = run_dir / "output.log"
         self._log = self._guard.run("output.log", lambda: LogBound(log, log_limit_bytes))
         self._due: dict[str, int] = {}
+        told_of_end = call_at_end(child, self._wake.set)
+        self._tick_s = _TICK_S if told_of_end and not self._steps_wanted else _SHORT_TICK_S
 
     def run(self) -> Conclusion | None:
         """Watch to the end and conclude; ``None`` when told to leave before it."""
@@ -109,7 +117,7 @@ class Supervisor:
                 gone_since = gone_since or time.monotonic()
                 if self._exit_is_lost(time.monotonic() - gone_since):
                     return self._conclude()
-            self._wake.wait(_TICK_S)
+            self._wake.wait(self._tick_s if gone_since is None else _ENDING_TICK_S)
             self._wake.clear()
         self._pipe.stop_sampling()
         self._pipe.commit(time.monotonic_ns())
@@ -122,7 +130,7 @@ class Supervisor:
         self._wake.set()
 
     def _tick(self, now_ns: int) -> None:
-        self._pipe.tick(now_ns)
+        self._pipe.tick(now_ns, stretch=self._cost.observe(now_ns))
         self._guard.run("diagnosis", lambda: self._judge_now(now_ns))
         if self._steps_wanted is not None and self._pipe.feeds.steps(0) >= self._steps_wanted:
             self._begin_stop("steps")
@@ -137,7 +145,7 @@ class Supervisor:
             self._guard.run("absence", lambda: self._explain_absence(now_ns))
 
     def _judge_now(self, now_ns: int) -> None:
-        diagnosis = self._judge.judge(now_ns)
+        diagnosis = self._judge.judge(now_ns, stretch=self._cost.stretch)
         if diagnosis is not None:
             self._pipe.writer.add_finding(now_ns, verdicts.as_body(diagnosis))
 
@@ -157,9 +165,7 @@ class Supervisor:
             self._pipe.note_once("log-unbounded", {"text": self._log.unsupported})
 
     def _tell_own_cost(self) -> None:
-        wall_s = (time.monotonic_ns() - self._began_ns) / 1e9
-        body = {"cpu_s": time.process_time(), "wall_s": wall_s}
-        self._pipe.writer.set_meta("supervisor", body)
+        self._pipe.writer.set_meta("supervisor", self._cost.told())
 
     # -- stopping ---------------------------------------------------------------------------------
 

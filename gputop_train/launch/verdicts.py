@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gputop_train.model import Diagnosis
+from gputop_train.store.following import FollowingReader
 from gputop_train.store.reader import RunReader
 
 if TYPE_CHECKING:
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 
 _PERIOD_NS = 2_000_000_000
 _LONGEST_NS = 15_000_000_000  # a verdict comes within max(15 s, 20 steps): design.md
-#: A diagnosis that took t of CPU is repeated after 60 t: at most 1.7% of a core.
-_REST = 60
+#: A diagnosis that took t of CPU is repeated after 250 t: at most 0.4% of a core.
+_REST = 250
 
 
 class Judge:
@@ -38,8 +39,12 @@ class Judge:
         self._due_ns = 0
         self._standing: Standing | None = None
 
-    def judge(self, now_ns: int) -> Diagnosis | None:
+    def judge(self, now_ns: int, *, stretch: float = 1.0) -> Diagnosis | None:
         """A diagnosis of the last window, or ``None`` when none is due.
+
+        Args:
+            now_ns: ``CLOCK_MONOTONIC`` nanoseconds.
+            stretch: Factor on the time until the next one is due.
 
         Raises:
             StoreError: The store cannot be read.
@@ -53,14 +58,15 @@ class Judge:
         began_ns = time.thread_time_ns()
         try:
             if self._reader is None:
-                self._reader = RunReader(self._store)
+                self._reader = FollowingReader(self._store)
             if self._standing is None:
                 self._standing = Standing()
             found = engine.diagnose(evidence.build(self._reader, final=False))
             return self._standing.settle(found)
         finally:
             cost_ns = time.thread_time_ns() - began_ns
-            self._due_ns = now_ns + min(max(_PERIOD_NS, _REST * cost_ns), _LONGEST_NS)
+            rest_ns = stretch * max(_PERIOD_NS, _REST * cost_ns)
+            self._due_ns = now_ns + min(int(rest_ns), _LONGEST_NS)
 
     def close(self) -> None:
         """Let go of the store."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gputop_train.diagnose.accounting import account, shares
-from gputop_train.diagnose.evidence import totals_of
+from gputop_train.diagnose.steady import totals_of
 from gputop_train.diagnose.rules.launch_bound import launch_idle
 from gputop_train.diagnose.rules.memory_leak import growth
 from gputop_train.diagnose.shape import shape_of

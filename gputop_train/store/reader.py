@@ -149,6 +149,19 @@ class RunReader:
         found = self._by_rank("step_rollup", rank, query, args, self._rollup)
         return sorted(found, key=attrgetter("sec", "rank"))
 
+    def first_rollups(self, n: int, rank: int) -> list[StepRollup]:
+        """The first ``n`` seconds in which a rank ended a step."""
+        query = (
+            "SELECT * FROM (SELECT * FROM step_rollup WHERE rank = ? AND t1_ns <= ? "
+            f"ORDER BY sec LIMIT {max(n, 0):d})"
+        )
+        return self._all(query, (rank, self._until_ns), self._rollup)
+
+    def steps_counted(self, rank: int, t1_ns: int | None = None) -> int:
+        """Steps of a rank in all seconds whose last step ended by then, counted by the second."""
+        query = "SELECT total(n) FROM step_rollup WHERE rank = ? AND t1_ns <= ?"
+        return self._all(query, (rank, self._window(None, t1_ns)[1]), lambda row: int(row[0]))[0]
+
     def intervals(
         self, t0_ns: int | None = None, t1_ns: int | None = None, label: str | None = None
     ) -> list[Interval]:

@@ -10,6 +10,7 @@ from synthetic_windows import MS, UUID, intervals_of, labels, loader, make_steps
 
 from gputop_train.diagnose import evidence
 from gputop_train.diagnose.engine import diagnose
+from gputop_train.diagnose.steady import warm_up
 from gputop_train.model import (
     GpuSample,
     HostSample,
@@ -55,16 +56,16 @@ def test_the_first_steps_are_left_out_and_counted(tmp_path):
 
 def test_warm_up_lasts_until_step_times_settle_but_never_over_a_third():
     falling = [100 * 0.95**i for i in range(60)] + [4.6] * 240
-    excluded, why = evidence.warm_up(falling)
+    excluded, why = warm_up(falling)
     assert 50 <= excluded <= 80
     assert "10%" in why
-    assert evidence.warm_up([2.0**-i for i in range(90)])[0] == 30
-    assert evidence.warm_up([5.0] * 300)[0] == 10
+    assert warm_up([2.0**-i for i in range(90)])[0] == 30
+    assert warm_up([5.0] * 300)[0] == 10
 
 
 @pytest.mark.parametrize(("seen", "measured"), [(1, 0), (20, 19), (21, 20), (25, 20), (40, 30)])
 def test_from_21_steps_on_at_least_20_are_measured(seen, measured):
-    excluded, _ = evidence.warm_up([10.0] * seen)
+    excluded, _ = warm_up([10.0] * seen)
     assert seen - excluded == measured
 
 
@@ -381,3 +382,25 @@ def test_the_same_store_gives_the_same_diagnosis(tmp_path):
     reader = store(tmp_path, make_steps(300, STARVED), state=probe(False))
     first = diagnose(evidence.build(reader, final=True))
     assert first == diagnose(evidence.build(reader, final=True))
+
+
+def test_a_live_window_of_fast_steps_counts_all_and_looks_at_the_newest_one_by_one(tmp_path):
+    steps = make_steps(80_000, {"data_wait": 0.6, "forward": 0.4}, syncs=1)
+    reader = store(tmp_path, steps, state=probe(False))
+    live = evidence.build(reader, final=False)
+    assert 5_000 <= len(live.steps) <= evidence.LIVE_DETAIL
+    assert live.steps_seen == 80_000
+    assert live.totals.wall_ns == pytest.approx(60 * S, rel=0.02)
+    assert live.totals.steps == live.totals.syncs == pytest.approx(60_000, rel=0.02)
+    assert live.totals.labels["data_wait"] == pytest.approx(0.6 * live.totals.wall_ns)
+    assert live.t0_ns < live.steps[0].t0_ns
+    assert live.t1_ns - live.t0_ns == live.totals.wall_ns
+    assert live.warmup_excluded == 0
+
+
+def test_a_young_run_of_fast_steps_leaves_its_first_seconds_out(tmp_path):
+    steps = make_steps(20_000, {"forward": 1}, extra=lambda i: {"compile": 900} if i < 4 else {})
+    live = evidence.build(store(tmp_path, steps, state=probe(False)), final=False)
+    assert live.warmup_excluded > 4
+    assert live.totals.labels["compile"] == 0
+    assert live.totals.steps == 20_000 - live.warmup_excluded

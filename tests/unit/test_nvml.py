@@ -83,8 +83,9 @@ def test_a_reading_carries_every_field_in_its_unit():
     run = Run(FakeNvml(recorded_card(processes=[(70, 5 << 30)])))
     run.session.ours = frozenset({70})
     run.fast(0)
-    run.slow(0)
-    run.fast(1)
+    for tick in range(6):
+        run.slow(tick / 2)
+    run.fast(3)
     sample = run.out.gpu[-1]
     assert (sample.memory_used, sample.memory_total) == (31 << 30, 143771 << 20)
     assert (sample.memory_ours, sample.foreign_processes) == (5 << 30, 0)
@@ -95,7 +96,7 @@ def test_a_reading_carries_every_field_in_its_unit():
     assert sample.throttle_reasons == pynvml.nvmlClocksEventReasonSwPowerCap
     assert (sample.pcie_gen, sample.pcie_gen_max) == (4, 5)
     assert (sample.pcie_width, sample.pcie_width_max) == (8, 16)
-    assert (sample.pcie_rx_bytes_per_s, sample.pcie_tx_bytes_per_s) == (9e6, 2e6)
+    assert None not in (sample.pcie_rx_bytes_per_s, sample.pcie_tx_bytes_per_s)
 
 
 def test_a_reading_the_card_lacks_is_none_and_is_not_asked_for_again():
@@ -116,23 +117,89 @@ def test_a_reading_that_fails_once_comes_back():
     assert [s.power_w is None for s in run.out.gpu] == [True, False]
 
 
-def test_blocking_pcie_throughput_is_asked_by_the_slow_thread_alone_every_two_seconds():
-    nvml = FakeNvml(recorded_card())
+def without_gpm(**changes):
+    card = recorded_card(**changes)
+    card.gpm = []
+    return card
+
+
+def test_blocking_pcie_throughput_is_asked_by_the_slow_thread_alone_and_seldom():
+    nvml = FakeNvml(without_gpm())
     run = Run(nvml)
     run.until(6)
     assert "nvmlDeviceGetPcieThroughput" not in nvml.calls
-    for tick in range(21):
+    for tick in range(70):
         run.slow(tick * 0.3)
-    assert nvml.calls.count("nvmlDeviceGetPcieThroughput") == 2 * 3  # rx and tx, at 0, 2.1, 4.2 s
+    assert nvml.calls.count("nvmlDeviceGetPcieThroughput") == 2 * 3  # rx, tx at 0, 10.2, 20.4 s
 
 
-def test_throughput_of_a_held_up_slow_thread_is_not_shown_as_current():
-    run = Run(FakeNvml(recorded_card()))
+def test_where_gpm_counts_pcie_traffic_the_blocking_call_is_not_made():
+    nvml = FakeNvml(recorded_card())
+    run = Run(nvml)
+    run.fast(0)
+    for tick in range(6):
+        run.slow(tick / 2)
+    run.fast(3)
+    sample, gpm = run.out.gpu[-1], run.out.gpm[-1]
+    assert sample.pcie_rx_bytes_per_s == gpm.pcie_rx_mib_per_s * 2**20
+    assert sample.pcie_tx_bytes_per_s == gpm.pcie_tx_mib_per_s * 2**20
+    assert "nvmlDeviceGetPcieThroughput" not in nvml.calls
+
+
+def test_gpm_that_counts_no_pcie_traffic_leaves_it_to_the_blocking_call():
+    card = recorded_card()
+    card.gpm = [[*row[:6], None, None] for row in card.gpm]
+    run = Run(FakeNvml(card))
     run.fast(0)
     run.slow(0)
-    run.until(9, begin=0.25)
-    assert run.out.gpu[3].pcie_rx_bytes_per_s == 9e6
+    run.slow(0.5)
+    run.slow(1.0)
+    run.fast(2)
+    assert run.out.gpu[-1].pcie_rx_bytes_per_s == 9e6
+
+
+@pytest.mark.parametrize("make", [recorded_card, without_gpm])
+def test_throughput_of_a_held_up_slow_thread_is_not_shown_as_current(make):
+    run = Run(FakeNvml(make()))
+    run.fast(0)
+    for tick in range(3):
+        run.slow(tick * 0.5)
+    run.until(60, begin=1.25)
+    assert run.out.gpu[2].pcie_rx_bytes_per_s is not None
     assert run.out.gpu[-1].pcie_rx_bytes_per_s is None
+
+
+def test_limits_of_a_card_are_not_asked_for_every_second():
+    nvml = FakeNvml(recorded_card())
+    run = Run(nvml)
+    run.until(30)
+    assert {s.power_limit_w for s in run.out.gpu} == {700}
+    assert nvml.calls.count("nvmlDeviceGetEnforcedPowerLimit") == 4  # at 0, 10, 20, 30 s
+    assert nvml.calls.count("nvmlDeviceGetTemperature") == len(run.out.gpu) == 31
+
+
+def test_a_dear_reading_is_made_seldomer_and_its_last_answer_repeated():
+    class Dear(FakeNvml):
+        def nvmlDeviceGetPowerUsage(self, card):
+            until = time.thread_time_ns() + 2_000_000
+            while time.thread_time_ns() < until:
+                pass
+            return super().nvmlDeviceGetPowerUsage(card)
+
+    nvml = Dear(recorded_card())
+    run = Run(nvml)
+    run.until(20)
+    # 2 ms at 0.05% of a core: every 4 s at the most, every 10 s at the least.
+    assert 3 <= nvml.calls.count("nvmlDeviceGetPowerUsage") <= 6
+    assert all(s.power_w == pytest.approx(RECORDING["poll"][0][2] / 1000) for s in run.out.gpu)
+
+
+def test_rates_are_polled_often_only_where_the_driver_keeps_no_samples():
+    kept, silent = Run(FakeNvml(recorded_card())), Run(FakeNvml(recorded_card()))
+    silent.nvml.cards[0].samples = []
+    for run in (kept, silent):
+        run.until(6)
+    assert (kept.session.fast_period_s, silent.session.fast_period_s) == (1.0, 0.25)
 
 
 def test_an_older_package_without_the_newer_names_serves_too():
