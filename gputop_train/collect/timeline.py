@@ -27,6 +27,7 @@ from gputop_train.collect.words import (
     EVAL,
     FIRST_NON_EDGE,
     FORK,
+    IDLE,
     OPTIMIZER,
     SCALER_UPDATE,
     UNRECORDED,
@@ -45,6 +46,8 @@ BACKWARDS_NS: Final = 1_000_000_000
 
 _DATA_BEGIN: Final = DATA << 1
 _BACKWARD_BEGIN: Final = BACKWARD << 1
+#: A notebook's kernel that waits this long for the next cell is between two trainings.
+IDLE_NS: Final = 1_000_000_000
 _OPTIMIZER_BEGIN: Final = OPTIMIZER << 1
 _OPTIMIZER_END: Final = OPTIMIZER << 1 | 1
 
@@ -77,6 +80,8 @@ class Timeline:
         self._argument_of = ARG_SITE
         self._steps: list[Step] = []
         self._intervals: list[Interval] = []
+        self._idle: tuple[int, int] | None = None  # since when, and the open step's words by then
+        self._tick_optimizer: int | None = None
         self._memory: list[MemorySample] = []
         self._events: list[tuple[int, str]] = []
         self._eval_tally: list[int] = [0] * len(LABELS)
@@ -183,7 +188,10 @@ class Timeline:
         if isinstance(record, Sample):
             self._interpreter.note_sample(record.t_ns)
             self._now_ns = max(self._now_ns, record.t_ns)
-            self._pending.place_sample(record.t_ns, record.label)
+            if record.label == IDLE:
+                self._note_idle(record.t_ns)
+            else:
+                self._pending.place_sample(record.t_ns, record.label)
         elif isinstance(record, Span):
             self._pending.place_span(record)
         elif isinstance(record, GpuStep):
@@ -211,6 +219,25 @@ class Timeline:
             self._bad += 1
             self._restart(mid_step=True)
         if code in (_BACKWARD_BEGIN, _OPTIMIZER_BEGIN) and not self._started:
+    def _note_idle(self, t: int) -> None:
+        """What comes after a long idle is a new beginning; what came before it is told as it is."""
+        if not self._started:
+            return
+        count = len(self._pending.open.words)
+        if self._idle is None or self._idle[1] != count or self._idle[0] > t:
+            self._idle = (t, count)
+        elif t - self._idle[0] >= IDLE_NS:
+            since = self._idle[0]
+            if self._boundaries.candidate_ns is not None:
+                self._close(*self._boundaries.take_candidate())
+            for stretch in self._pending.ripe(t, everything=True):
+                self._emit(stretch)
+            rest = self._pending.open
+            rest.t1_ns = max(since, rest.t0_ns)
+            self._keep(self._interpreter.read(rest))
+            self._front = None
+            self._restart()
+
             self._start(t)
         if code == _DATA_BEGIN and self._started:
             cut = boundaries.batch_begins(t, len(self._pending.open.words))
@@ -276,6 +303,8 @@ class Timeline:
         self._boundaries.rebase(position)
         self._interpreter.note_closed(done)
         for stretch in self._pending.overflow():
+        self._idle = None
+        self._tick_optimizer = None
             self._emit(stretch)
 
     def _fold_if_long(self) -> None:

@@ -72,6 +72,8 @@ SAMPLE_LABELS: Final[tuple[int, ...]] = (
     L_OTHER,
     L_FORWARD,
     L_DATA_WAIT,
+#: The sampler's class of a thread that waits for what the person does next: no part of a step.
+IDLE: Final = -1
     L_H2D,
     L_BACKWARD,
     L_OPTIMIZER,
@@ -88,6 +90,7 @@ SAMPLE_LABELS: Final[tuple[int, ...]] = (
 #: Which label wins where two overlap (design.md, "Shares"); a blocking collective hides the
 #: device synchronisation inside it, so ``comm`` sits just above ``sync``.
 PRECEDENCE: Final[tuple[int, ...]] = (
+    IDLE,
     L_COMPILE,
     L_CHECKPOINT,
     L_EVAL,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import threading
 from typing import Any
 
 from . import sites
@@ -15,6 +16,7 @@ _loop_stacks: dict[str, list[tuple[int, Any]]] = {}
 #: Code objects of the frame that drives the loop: deepest frame common to backward and step.
 loop_codes: set[Any] = set()
 
+MAX_LOOPS = 64  # every cell of a notebook that is run again is another code object
 
 def on_import(name: str, module: Any) -> None:
     """A watched module has just been imported."""
@@ -84,10 +86,32 @@ def training_seen(kind: str) -> bool:
             return False
         if not S.armed:
             _arm()
-        if ident() != S.thread_id:
+        if ident() != S.thread_id and not _take_over():
             return False
         note_loop(kind)
         return S.armed
+def _take_over() -> bool:
+    """Follow the training into this thread, once the one that was watched has ended."""
+    watched = S.thread
+    if not S.armed or watched is None or watched.is_alive():
+        return False
+    S.thread, S.thread_id = _this_thread(), ident()
+    _loop_stacks.clear()
+    forget_loop()
+    return True
+
+
+def _this_thread() -> Any:
+    # Not current_thread(): in a thread that Python did not start, that registers a stand-in.
+    return getattr(threading, "_active", {}).get(ident())
+
+
+def forget_loop() -> None:
+    """Look for the loop's frame anew: the training went on in other code. From any thread."""
+    if len(loop_codes) < MAX_LOOPS:
+        S.loop_known = False
+
+
     except Exception as error:
         note_error("arming", error)
         S.dead = True
@@ -131,8 +155,13 @@ def _arm() -> None:
 
     S.armed = True
     S.pid = os.getpid()
-    S.thread_id = ident()
+    S.thread, S.thread_id = _this_thread(), ident()
     place_cuda_hooks()
+        return
+    process: Any = sys.modules.get("multiprocessing.process")
+    if process is not None and process.parent_process() is not None:
+        # Forked children of multiprocessing leave by os._exit, past atexit: this runs there, last.
+        sys.modules["multiprocessing.util"].Finalize(None, _at_exit, exitpriority=-100)
     if S.forks:
         append(now() << 6 | FORK)
     leave_mark("training")
@@ -163,8 +192,9 @@ def _after_fork() -> None:
     S.forks += 1
     S.armed = S.loop_known = False
     loop_codes.clear()
-    S.thread_id = 0
-    gpu, S.gpu = S.gpu, None
+    S.thread, S.thread_id = None, 0
+    S.steps = 0
+    gpu, S.gpu, S.burst = S.gpu, None, None
     if gpu is not None:
         _keep_for_ever(gpu)
     helper, S.helper = S.helper, None
@@ -197,7 +227,7 @@ def _at_exit() -> None:
     from . import oom
 
     oom.leave_last()
-    helper = S.helper
+    helper, S.helper = S.helper, None
     if helper is not None and S.pid == os.getpid():
         helper.finish()
     # Code objects go before module teardown: weak maps over them complain otherwise.

@@ -68,6 +68,10 @@ _SYNC_TEXT = re.compile(r"\.(item|cpu|tolist|nonzero|synchronize)\s*\(|\b(?:floa
 _COPY_TEXT = re.compile(r"\.(to|cuda|pin_memory)\s*\(")
 _PRINT_TEXT = re.compile(r"^\s*print\(|\.write\(|\.set_postfix\(|\.log\(|\.info\(")
 _UNKNOWN, _WAIT = -1, -2
+#: Where an event loop or a prompt waits for what comes next: a notebook's kernel between cells.
+_IDLE_FILES = ("selectors.py", "_pyrepl/unix_console.py", "_pyrepl/unix_eventqueue.py")
+#: So many samples in a row without the loop's frame, and it is looked for anew.
+ASTRAY_SAMPLES = 40
 
 
 class Sampler:
@@ -79,12 +83,18 @@ class Sampler:
         self._labels: dict[int, int] = {}
         self._texts: dict[tuple[int, int], str] = {}
         self._kept: list[Any] = []
+        self._astray = 0
+        self._patience = ASTRAY_SAMPLES
 
     def sample(self) -> None:
         """Take one sample and write its words."""
         started = now()
         frame = sys._current_frames().get(S.thread_id)
-        if frame is not None:
+        if frame is None:
+            # No Python runs in it: a prompt that waits for its next line, a thread that has ended.
+            append(started << 6 | W.SAMPLE)
+            append(W.L_IDLE << 22 | W.ARG_SITE)
+        else:
             try:
                 label, site = self._classify(frame)
                 append(started << 6 | W.SAMPLE)
@@ -121,10 +131,23 @@ class Sampler:
                 break
             previous = frame
             frame = frame.f_back
+        self._keep_track(loop)
         try:
+            if user is None and loop is None and _waits_for_more(leaf):
+                return W.L_IDLE, 0
             return self._decide(leaf, label, waiting, user, loop, child)
         finally:
             del leaf, user, loop, child, previous, frame
+
+    def _keep_track(self, loop: Any) -> None:
+        """A second trainer, or a cell that is run again, has a loop of its own."""
+        if loop is not None:
+            self._astray, self._patience = 0, ASTRAY_SAMPLES
+            return
+        self._astray += 1
+        if self._astray >= self._patience:
+            self._astray, self._patience = 0, self._patience * 2
+            arming.forget_loop()
 
     def _decide(
         self, leaf: Any, label: int, waiting: bool, user: Any, loop: Any, child: Any
@@ -134,7 +157,10 @@ class Sampler:
         if user is leaf and label in (_UNKNOWN, W.L_FORWARD):
             label = self._by_text(text, label)
         if label == _UNKNOWN and loop is not None:
-            # What did the loop call? The Python callee's name, else the C call's own text.
+            # What did the loop call? The Python callee's name, else the C call's own text. A
+            # comprehension (a frame of its own before Python 3.12) is part of the loop.
+            if child is not None and child.f_code.co_name[:1] == "<":
+                child = None
             name = child.f_code.co_name if child is not None else self._text(loop)
             called = name.split("(")[0].rsplit(".", 1)[-1]
             fetches = child is None and _DATA_TEXT.search(name)
@@ -197,6 +223,11 @@ class Sampler:
         self._labels.clear()
         self._texts.clear()
         self._kept.clear()
+
+
+def _waits_for_more(leaf: Any) -> bool:
+    name = leaf.f_code.co_filename.replace("\\", "/")
+    return name.endswith(_IDLE_FILES)
 
 
 def _match(name: str, function: str) -> int:

@@ -144,7 +144,8 @@ class SnapshotBuilder:
     def build(self, extra: dict[str, Any]) -> bytes:
         """One snapshot, in bytes."""
         feeding = S.loaders.get(S.feeding_loader)
-        if feeding is not None and S.steps:
+        # Where no optimizer ever shows itself, the backward that armed the probe is the proof.
+        if feeding is not None and (S.steps or not S.optimizers):
             feeding["feeds_training"] = True
         places = list(sites.places)
         rows = [[i, *p] for i, p in enumerate(places) if p is not None]

@@ -34,6 +34,7 @@ class ProbeState:
         self.pid = os.getpid()
         # Thread whose edges are written: the main one until a trainer shows itself; 0 = nobody.
         self.thread_id = threading.main_thread().ident or 0
+        self.thread: Any = None  # its Thread object, which tells when it has ended
         self.armed = False
         self.loop_known = False
         # Whether the current step is recorded in detail; step ends and interruptions always are.

@@ -30,7 +30,8 @@ ARG_DUR, ARG_SITE = 62, 63
     L_COMPILE,
     L_GC,
     L_HOST,
-) = range(14)
+    L_IDLE,
+) = range(15)
 
 LABEL_NAMES = (
     "other",
@@ -48,3 +49,4 @@ LABEL_NAMES = (
     "gc",
     "host_compute",
 )
+    "idle",

@@ -55,6 +55,8 @@ def _hook_next(torch: Any, base: Any) -> None:
         if gpu is not None and gpu.on:
             gpu.mark(code)
         else:
+            if state.armed and _ID in self.__dict__:
+                self.__dict__[_ID]["epochs"] = 0  # a background thread's: no pass of the training
             gpu = None
         try:
             batch = original(self)
@@ -132,7 +134,8 @@ def _adopt(loader: Any, iterator: Any, watched: bool) -> None:
             return
         if watched:
             append(row["id"] << 6 | W.ARG_SITE)
-        row["epochs"] += 1
+        if watched or not S.armed:  # until then nobody knows which thread trains
+            row["epochs"] += 1
         # In the iterator's __dict__ only: loaders get pickled and copied, iterators do not.
         iterator.__dict__[_ID] = row
         S.iterators.add(iterator)
@@ -186,7 +189,8 @@ def _remember(loader: Any, site: tuple[Any, int], override: dict[str, Any]) -> N
     if row_id > 256 or loader in _ids:
         return
     sampler = getattr(loader, "batch_sampler", None)
-    own_sampler = type(sampler).__module__.partition(".")[0] != "torch" if sampler else False
+    # Not by its truth: that would call the sampler's ``__len__``, which a stream's has none of.
+    own_sampler = sampler is not None and type(sampler).__module__.partition(".")[0] != "torch"
     dataset = getattr(loader, "dataset", None)
     S.loaders[row_id] = {
         "id": row_id,
