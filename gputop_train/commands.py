@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -179,11 +180,36 @@ def _replay(run_dir: Path, *, recording: str | None, ascii_only: bool) -> int:
 @click.command()
 @click.argument("run", metavar="RUN")
 @click.option("--json", "json_path", metavar="FILE", help="Write the report; - is stdout.")
+@click.option("--memory", "memory", is_flag=True, help="Print what held memory instead.")
 @click.option("--run-root", metavar="DIR", help=_ROOT_HELP)
-def report(run: str, json_path: str | None, run_root: str | None) -> int:
+def report(run: str, json_path: str | None, run_root: str | None, *, memory: bool) -> int:
     """Print the summary of a run or a recording (a .zip file), or write its report."""
     with _opened(run, run_root) as run_dir:
+        if memory:
+            return _report_memory(run_dir)
         return _report(run_dir, json_path, recording=_recording(run))
+
+
+def _report_memory(run_dir: Path) -> int:
+    from gputop_train.diagnose import evidence
+    from gputop_train.launch import attach as joining
+    from gputop_train.launch import runfile
+    from gputop_train.launch.runs import store_path
+    from gputop_train.launch.streams import speaks_utf8
+    from gputop_train.report import memory
+    from gputop_train.store.reader import RunReader, StoreError
+
+    joining.report_of(run_dir)  # of a run that has ended, this brings the store home
+    run = runfile.read_json(run_dir / "run.json") or {}
+    try:
+        with RunReader(store_path(run_dir, run)) as reader:
+            facts = memory.gather(reader, evidence.build(reader, final=True))
+    except StoreError as problem:
+        raise click.ClickException(str(problem)) from None
+    width = shutil.get_terminal_size((100, 24)).columns
+    for line in memory.lines(facts, width, ascii_only=not speaks_utf8()):
+        click.echo(line)
+    return 0
 
 
 def _report(run_dir: Path, json_path: str | None, *, recording: str | None) -> int:
