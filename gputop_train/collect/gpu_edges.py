@@ -3,6 +3,11 @@
 An event right before and one right after a host interval: the device time between them is an upper
 bound of the GPU's idle time in that interval, and near zero while it was still working through its
 queue (diagnosis-catalogue, sections 0b and 2).
+
+After a blocking read the queue is empty by definition: the time from its return to the next launch
+is idle time of the read's, too. Launches are not seen, so it is counted only up to the begin of the
+next host wait, and only where the probe found the stream idle there; scripts launch next to nothing
+between a read and the loader, a save or another read.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ from gputop_train.collect.words import (
     DATA_NOGRAD,
     H2D,
     LABEL_INDEX,
+    LOGGING,
     OPTIMIZER,
     SAVE,
     SYNC,
@@ -24,10 +30,14 @@ from gputop_train.collect.words import (
 
 MAX_EDGES: Final = 8192
 _FLAG_DRY: Final = 1
+_FLAG_IDLE: Final = 2
+#: From one read to the next a script may launch more than it seems: no more than this is the read's.
+MAX_BETWEEN_READS_NS: Final = 50_000
 _LABEL: Final = {
     DATA: "data_wait",
     DATA_NOGRAD: "eval",
     SAVE: "checkpoint",
+    LOGGING: "logging",
     SYNC: "sync",
     H2D: "h2d",
 }
@@ -44,11 +54,16 @@ class GpuStep:
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """GPU idle nanoseconds by label, and the share of edges that found the queue empty."""
+    """GPU idle nanoseconds by label, and the share of edges that found the queue empty.
+
+    ``blocked_ns`` is the part of ``by_label["sync"]`` in which the host was blocked; the rest
+    followed its return. ``None`` where no read was measured.
+    """
 
     by_label: Mapping[str, int]
     dry: float | None
     sync_pairs: int
+    blocked_ns: int | None = None
 
 
 def exposure(step: GpuStep, sync_host_ns: list[int]) -> Exposure:
@@ -67,8 +82,13 @@ def exposure(step: GpuStep, sync_host_ns: list[int]) -> Exposure:
     inside = 0
     evaluating = False
     sync_ns: list[int] = []
-    for offset, code, _ in step.edges[:MAX_EDGES]:
+    followed_ns = 0
+    returned: int | None = None
+    for offset, code, flags in step.edges[:MAX_EDGES]:
         phase = code >> 1
+        if returned is not None:
+            followed_ns += _followed(offset - returned, code, flags)
+            returned = None
         if phase in (DATA, BACKWARD, OPTIMIZER):
             evaluating = False
         elif phase == DATA_NOGRAD:
@@ -88,13 +108,24 @@ def exposure(step: GpuStep, sync_host_ns: list[int]) -> Exposure:
                 idle = max(0, offset - since)
                 if phase == SYNC and not evaluating:
                     sync_ns.append(idle)
+                    returned = offset
                 else:
                     label = "eval" if evaluating else _LABEL[phase]
                     totals[label] = totals.get(label, 0) + idle
             break
+    blocked = None
     if sync_ns:
-        totals["sync"] = _exposed_sync(sync_ns, sync_host_ns, dropped=step.dropped > 0)
-    return Exposure(totals, _dry_share(step), len(sync_ns))
+        blocked = _exposed_sync(sync_ns, sync_host_ns, dropped=step.dropped > 0)
+        totals["sync"] = blocked + max(0, followed_ns)
+    return Exposure(totals, _dry_share(step), len(sync_ns), blocked)
+
+
+def _followed(gap_ns: int, code: int, flags: int) -> int:
+    """Idle time from a read's return to the edge that came next."""
+    phase = code >> 1
+    if code & 1 or phase not in _LABEL or phase == DATA_NOGRAD or not flags & _FLAG_IDLE:
+        return 0
+    return min(gap_ns, MAX_BETWEEN_READS_NS) if phase == SYNC else gap_ns
 
 
 def _exposed_sync(idle_ns: list[int], host_ns: list[int], *, dropped: bool) -> int:
@@ -131,7 +162,7 @@ def complete(found: Exposure, tally: list[int], wall_ns: int) -> Exposure:
     A label with host time but without an event pair stays absent: it was not measured.
     """
     by_label = {label: min(idle, wall_ns) for label, idle in found.by_label.items()}
-    for label in ("data_wait", "h2d", "sync", "checkpoint", "eval"):
+    for label in ("data_wait", "h2d", "sync", "checkpoint", "eval", "logging"):
         if label not in by_label and not tally[LABEL_INDEX[label]]:
             by_label[label] = 0
-    return Exposure(by_label, found.dry, found.sync_pairs)
+    return Exposure(by_label, found.dry, found.sync_pairs, found.blocked_ns)

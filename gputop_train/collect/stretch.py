@@ -270,7 +270,7 @@ class Interpreter:
             host = [s.t1_ns - s.t0_ns for s in spans if s.code == SPAN_SYNC]
             found = exposure(stretch.gpu, host)
             reading.exposure = complete(found, tally, reading.t1_ns - reading.t0_ns)
-            exposed = reading.exposure.by_label.get("sync")
+            exposed = reading.exposure.blocked_ns
             if exposed is not None and tally[L_SYNC]:
                 exposed = min(exposed, tally[L_SYNC])
                 self._learn_sync(tally[L_SYNC], exposed)

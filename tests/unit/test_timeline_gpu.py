@@ -46,7 +46,14 @@ def test_a_label_the_step_never_touched_is_a_measured_zero():
     thread.step()
     thread.gpu(begin, (0, DATA_B), (1, DATA_E)).gpu_end()
     exposed = read(thread).steps[1].exposed
-    assert exposed == {"data_wait": 1 * MS, "h2d": 0, "sync": 0, "checkpoint": 0, "eval": 0}
+    assert exposed == {
+        "data_wait": 1 * MS,
+        "h2d": 0,
+        "sync": 0,
+        "checkpoint": 0,
+        "eval": 0,
+        "logging": 0,
+    }
 
 
 def test_a_label_with_host_time_but_without_a_pair_was_not_measured():
@@ -189,3 +196,58 @@ def test_when_events_ran_out_the_reads_seen_stand_for_the_rest():
     step = read(thread).steps[1]
     assert step.exposed is not None and step.exposed["sync"] == 10 * MS
     assert step.syncs == 10
+
+
+IDLE = 1 | 2  # predecessor complete, and nothing at all on the stream
+
+
+def test_the_idle_time_between_a_read_and_the_next_batch_is_the_reads():
+    thread = Thread().step()
+    begin = syncing(thread, blocked_ms=3)
+    thread.gpu(
+        begin, (0, OPT_E), (5, SYNC_B), (7, SYNC_E, 1), (11, DATA_B, IDLE), (12, DATA_E, 1)
+    ).gpu_end()
+    step = read(thread).steps[1]
+    assert step.exposed is not None
+    assert step.exposed["sync"] == (2 + 4) * MS
+    assert step.exposed["data_wait"] == 1 * MS
+    assert ms_by_label(step)["sync"] == 2  # of the host's time only what it was blocked for
+    assert ms_by_label(step)["gpu_wait"] == 1
+
+
+def test_work_found_on_the_stream_after_a_read_is_no_idle_time_of_it():
+    thread = Thread().step()
+    begin = syncing(thread, blocked_ms=3)
+    thread.gpu(begin, (5, SYNC_B), (7, SYNC_E, 1), (11, DATA_B, 1), (12, DATA_E)).gpu_end()
+    assert (read(thread).steps[1].exposed or {})["sync"] == 2 * MS
+
+
+def test_what_follows_a_read_up_to_the_backward_is_launch_time_and_not_the_reads():
+    thread = Thread().step()
+    begin = syncing(thread, blocked_ms=3)
+    thread.gpu(begin, (5, SYNC_B), (7, SYNC_E, 1), (11, BWD_B, IDLE), (12, BWD_E)).gpu_end()
+    assert (read(thread).steps[1].exposed or {})["sync"] == 2 * MS
+
+
+def test_between_two_reads_only_a_moment_is_the_first_ones():
+    thread = Thread().step()
+    begin = thread.at
+    thread.data(2).run(3).backward(4)
+    thread.run_in_span(W.SPAN_SYNC, 1)
+    thread.run_in_span(W.SPAN_SYNC, 1)
+    thread.optimizer(1)
+    thread.gpu(
+        begin, (0, SYNC_B), (1, SYNC_E, 1), (9, SYNC_B, IDLE), (10, SYNC_E, 1), (11, OPT_B, 1)
+    ).gpu_end()
+    assert (read(thread).steps[1].exposed or {})["sync"] == 2 * MS + 50_000
+
+
+def test_a_call_of_a_logging_library_is_exposed_as_logging():
+    thread = Thread().step()
+    begin = thread.at
+    thread.data(1).run(1)
+    thread.run_in_span(W.SPAN_LOGGING, 6)
+    thread.backward(1).optimizer(1)
+    log_b, log_e = W.begin(W.LOGGING), W.end(W.LOGGING)
+    thread.gpu(begin, (0, DATA_B), (1, DATA_E), (2, log_b), (7, log_e)).gpu_end()
+    assert (read(thread).steps[1].exposed or {})["logging"] == 5 * MS
