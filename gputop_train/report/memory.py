@@ -220,9 +220,9 @@ def _counters(rank: RankMemory, room: int) -> list[str]:
     split = state.get("inactive_split")
     parts = []
     if retries is not None:
-        parts.append(f"{retries:,} retries after a flush of the cache")
+        parts.append(f"{_times(retries, 'retry', 'retries')} after a flush of the cache")
     if ooms is not None:
-        parts.append(f"{ooms:,} out-of-memory errors")
+        parts.append(_times(ooms, "out-of-memory error", "out-of-memory errors"))
     if isinstance(split, int):
         parts.append(f"{fmt.size(split)} free but split")
     return fmt.row("counts", " · ".join(parts) if parts else "not measured", room)
@@ -257,7 +257,9 @@ def _oom(oom: Any, started_ns: int | None, room: int) -> list[str]:
 
 
 def _when(oom: Mapping[str, Any], started_ns: int | None) -> str:
-    parts = [f"the last of {_number(oom.get('count'))}", f"after step {_number(oom.get('step'))}"]
+    parts = [f"after step {_number(oom.get('step'))}"]
+    if isinstance(oom.get("count"), int) and oom["count"] > 1:
+        parts.insert(0, f"the last of {oom['count']:,}")
     t_ns = oom.get("t_ns")
     if isinstance(t_ns, int) and started_ns is not None and t_ns >= started_ns:
         parts.append(f"{fmt.duration((t_ns - started_ns) / 1e9)} after the first reading")
@@ -295,7 +297,7 @@ def _by_line(oom: Mapping[str, Any], allocated: Any, room: int) -> list[str]:
         place = _place(row) if row.get("file") else "no line recorded"
         text = f"{_size(row.get('bytes')):>9}  {place}"
         if isinstance(blocks, int):
-            text += f"  {blocks:,} block{'s' if blocks != 1 else ''}"
+            text += f"  {_times(blocks, 'block', 'blocks')}"
         found.append(f" {'lines' if not found else '':<8}{text}"[:room])
     return found or fmt.row("lines", "no live block carries a line", room)
 
@@ -311,6 +313,10 @@ def _newest(samples: Sequence[MemorySample]) -> MemorySample:
 
 def _largest(values: Any) -> int | None:
     return max((v for v in values if isinstance(v, int)), default=None)
+
+
+def _times(count: int, one: str, many: str) -> str:
+    return f"{count:,} {one if count == 1 else many}"
 
 
 def _whole(value: Any) -> int | None:
