@@ -61,7 +61,7 @@ def _on_torch(torch: Any) -> None:
         return
     leave_mark("torch")
     from . import oom, optimizer_hooks
-    from .hooks import backward, evaluate, loader, pauses, save
+    from .hooks import backward, distributed, evaluate, loader, pauses, save
 
     for name, place in (
         ("data", loader.place),
@@ -73,6 +73,7 @@ def _on_torch(torch: Any) -> None:
     ):
         _try(name, place, torch)
     _try("oom", oom.watch, torch)
+    _try("ddp", distributed.place, torch)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_after_fork)
     atexit.register(_at_exit)

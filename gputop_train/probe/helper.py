@@ -9,7 +9,7 @@ from typing import Any
 
 from . import memory, oom, ring, sampler, sites, snapshot
 from .budget import gate
-from .hooks import loader
+from .hooks import distributed, loader
 from .state import LOG_CAPACITY, S, append, log, note_error, now
 from .words import MEM_ALLOCATED, MEM_AT, MEM_RESERVED
 
@@ -51,13 +51,16 @@ class Helper(threading.Thread):
         """A few times a second: what the allocator holds, at a step's end where it is lowest."""
         t_ns = now()
         count_held = t_ns >= memory.due_ns[0]
+        read_ddp = t_ns >= distributed.due_ns[0]
         read = S.gpu is not None and t_ns >= self._next_memory
-        if not read and not count_held:
+        if not (read or count_held or read_ddp):
             return
         evaluator = S.set_eval_frame(None)
         try:
             if count_held:
                 memory.at_step_end(t_ns)
+            if read_ddp:
+                distributed.at_step_end(t_ns)
             if not read:
                 return
             self._next_memory = t_ns + MEMORY_NS

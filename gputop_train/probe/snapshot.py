@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 from . import memory, oom, sites
+from .hooks import distributed
 from .state import S, now
 
 
@@ -164,6 +165,7 @@ class SnapshotBuilder:
             memory=_safely(memory_stats),
             held=memory.keeper.picture,
             oom=_safely(oom.report),
+            ddp=_safely(distributed.report),
             flags=_safely(_flags),
             dynamo=_safely(_dynamo),
             gpu_events=S.gpu.report() if S.gpu is not None else None,
