@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from gputop_train.diagnose.accounting import account, shares
+from gputop_train.diagnose.comm import with_comm
 from gputop_train.diagnose.steady import totals_of
 from gputop_train.diagnose.rules.launch_bound import launch_idle
 from gputop_train.diagnose.rules.memory_leak import growth
 from gputop_train.diagnose.shape import shape_of
 from gputop_train.diagnose.stats import median
-from gputop_train.diagnose.window import Window
+from gputop_train.diagnose.window import Totals, Window
 from gputop_train.model import EXPOSED_LABELS, LABELS, Diagnosis, Finding
 from gputop_train.report import settings
 from gputop_train.report.schema import SCHEMA, validate
@@ -60,7 +61,7 @@ def build(
         "note": diagnosis.note,
         "abstained": [{"id": a.id, "missing": a.missing} for a in diagnosis.abstained],
         "steps": _steps(window),
-        "time": _time(window, wall_s, reader.meta("eval_sub")),
+        "time": _time(window, wall_s, reader),
         "gpu": _gpu(window),
         "memory": _memory(window, reader),
         "verdict": None if diagnosis.verdict is None else _finding(diagnosis.verdict),
@@ -179,16 +180,16 @@ def _steps(window: Window) -> dict[str, Any]:
     }
 
 
-def _time(window: Window, wall_s: float | None, eval_sub: Any) -> dict[str, Any]:
+def _time(window: Window, wall_s: float | None, reader: RunReader) -> dict[str, Any]:
     """Where the time between the first and the last step went, warm-up included."""
     whole = window.whole
     covered = min(1.0, whole.measured_ns / whole.wall_ns) if whole.wall_ns > 0 else None
     return {
         "wall_s": wall_s,
         "training_s": whole.wall_ns / 1e9 if whole.steps else None,
-        "shares": _every_label(shares(whole)),
+        "shares": _every_label(_with_comm(whole, window.rank, window, reader)),
         "coverage": covered,
-        "eval_shares": _eval_shares(_mapping(eval_sub).get(str(window.rank))),
+        "eval_shares": _eval_shares(_mapping(reader.meta("eval_sub")).get(str(window.rank))),
     }
 
 
@@ -300,10 +301,18 @@ def _ranks(window: Window, reader: RunReader) -> list[dict[str, Any]]:
                 "host": state.get("host"),
                 "gpu_uuid": _nvml_uuid(_mapping(state.get("cuda")).get("uuid")),
                 "step_median_ms": _median_ms(rank, window, rollups, reader),
-                "shares": _every_label(shares(totals_of((), rollups))),
+                "shares": _every_label(_with_comm(totals_of((), rollups), rank, window, reader)),
             }
         )
     return found
+
+
+def _with_comm(
+    totals: Totals, rank: int, window: Window, reader: RunReader
+) -> dict[str, float]:
+    seen = sum(r.n for r in reader.step_rollups(None, window.t1_ns, rank))
+    state = _mapping(window.probe_states.get(rank))
+    return with_comm(shares(totals), state, totals, seen)
 
 
 def _median_ms(

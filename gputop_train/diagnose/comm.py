@@ -1,0 +1,72 @@
+"""Waiting for other ranks inside backward, as DistributedDataParallel timed it. Pure.
+
+On the CPU the host itself waits at the end of backward until the gradients of every rank are in;
+no frame shows it, for it is C++ inside the autograd engine. DDP measures it in its first ten
+iterations and every hundredth one (``probe/hooks/distributed.py``), and the median of these stands
+for the rest: an iteration in which one rank saves is not multiplied by a hundred. On a GPU the host
+does not wait there, and what the device waits is no share of host time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gputop_train.diagnose.window import Totals
+
+#: Fewer timed iterations than this are no measure (DDP times iterations 3 to 10 of any run).
+MIN_SAMPLES = 5
+
+
+def exposed_per_step_ns(state: Mapping[str, Any]) -> float | None:
+    """Communication that no backward compute hid, per optimizer step of one rank.
+
+    Args:
+        state: The probe's snapshot of the rank.
+
+    Returns:
+        Nanoseconds of every DDP module together; ``None`` where one of them did not say.
+    """
+    modules = state.get("ddp")
+    if not isinstance(modules, list) or not modules:
+        return None
+    total = 0.0
+    for module in modules:
+        exposed, per_step = module.get("exposed_ns"), module.get("per_step")
+        if not isinstance(exposed, int) or not isinstance(per_step, (int, float)):
+            return None
+        if module.get("samples", 0) < MIN_SAMPLES:
+            return None
+        total += exposed * per_step
+    return total
+
+
+def host_waits(state: Mapping[str, Any]) -> bool:
+    """Whether the host is what waits: every DDP module's parameters are on the CPU."""
+    modules = state.get("ddp")
+    return isinstance(modules, list) and all(m.get("device") == "cpu" for m in modules)
+
+
+def with_comm(
+    shares: Mapping[str, float], state: Mapping[str, Any], totals: Totals, seen: int
+) -> dict[str, float]:
+    """The shares of host time with the wait for other ranks taken out of backward.
+
+    Args:
+        shares: Label -> share, summing to 1.
+        state: The probe's snapshot of the rank.
+        totals: What the shares are of.
+        seen: Steps of the whole run, to compare with the optimizer's calls that the probe counted.
+    """
+    found = dict(shares)
+    cost = state.get("cost")
+    calls = cost.get("steps") if isinstance(cost, Mapping) else None
+    exposed = exposed_per_step_ns(state)
+    if exposed is None or not host_waits(state) or not isinstance(calls, int) or seen <= 0:
+        return found
+    # Two optimizers make one step of two calls.
+    waited_ns = exposed * totals.steps * max(1, round(calls / seen))
+    waited = min(found.get("backward", 0.0), waited_ns / max(1, totals.wall_ns))
+    found["backward"] = found.get("backward", 0.0) - waited
+    found["comm"] = found.get("comm", 0.0) + waited
+    return found
