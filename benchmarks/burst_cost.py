@@ -8,6 +8,7 @@ the same where Kineto detaches CUPTI afterwards.
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 import subprocess
@@ -64,7 +65,7 @@ def burst(torch: Any, step: Any) -> dict[str, Any]:
     return {
         "start_ms": traced.start_ns / 1e6,
         "stop_ms": traced.stop_ns / 1e6,
-        "steps_ms": [(b - a) / 1e6 for a, b in zip(ends, ends[1:], strict=False)],
+        "steps_ms": [(b - a) / 1e6 for a, b in itertools.pairwise(ends)],
         "events": events,
         "list_ms": listed_ms,
         "reduce_ms": (time.thread_time_ns() - begun) / 1e6,

@@ -31,7 +31,7 @@ from gputop_train.collect.words import (
 MAX_EDGES: Final = 8192
 _FLAG_DRY: Final = 1
 _FLAG_IDLE: Final = 2
-#: From one read to the next a script may launch more than it seems: no more than this is the read's.
+#: From one read to the next a script may launch more than it seems: this much is the read's.
 MAX_BETWEEN_READS_NS: Final = 50_000
 _LABEL: Final = {
     DATA: "data_wait",

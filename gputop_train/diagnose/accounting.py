@@ -7,7 +7,7 @@ GPU idle time is attributed to what the GPU waited for ("exposed"). A value nobo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -24,6 +24,31 @@ IRREGULAR: tuple[str, ...] = ("data_wait", "checkpoint", "eval", "logging")
 SEEN_FROM = 0.01
 #: Utilisation agrees with kernel intervals within 10 to 30% of its value (measured on an H200).
 UTIL_ERROR = 0.30
+#: A burst speaks for steps whose median is within this of those it traced (proposed here), in a run
+#: that spends less than this in interruptions, of which a burst of three steps sees nothing.
+SAME_REGIME, FEW_INTERRUPTIONS = 0.20, 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """What a profiler burst of three steps read; shares are of the steps as they run untraced.
+
+    Attributes:
+        busy: Union of kernel intervals.
+        copies: Union of copies and memory sets.
+        sync: Idle time from a blocking call to the next launch.
+        host: Other idle time that ended with a launch made only after the last work had ended (the
+            criterion of Meta's HTA): the host was late.
+        kernels: Kernels a step.
+        kernel_us: Mean length of a kernel.
+    """
+
+    busy: float
+    copies: float
+    sync: float
+    host: float
+    kernels: float
+    kernel_us: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +64,7 @@ class Account:
         busy_share: Share of the wall the GPU computed; ``None`` when it cannot be told.
         busy_basis: Where ``busy_share`` comes from, or why there is none.
         dry: Share of event edges that found the GPU's queue empty.
+        burst: A profiler burst of the steps the run makes now; ``None`` without one.
     """
 
     step_ms: float | None
@@ -49,6 +75,7 @@ class Account:
     busy_share: float | None = None
     busy_basis: str = ""
     dry: float | None = None
+    burst: Burst | None = None
 
     @property
     def idle_share(self) -> float | None:
@@ -79,7 +106,10 @@ def account(window: Window) -> Account:
     totals = window.totals
     found = shares(totals)
     exposed = _exposed(window, found)
-    busy, basis = _busy(window, exposed)
+    burst = _burst(window, found)
+    busy, basis = _busy(window, exposed, burst)
+    if burst is not None and busy is not None:
+        _bound_by(burst, busy, exposed)
     if busy is not None and any(v is not None for v in exposed.values()):
         explained = sum(v for k, v in exposed.items() if v is not None and k != "unattributed")
         exposed["unattributed"] = max(0.0, 1.0 - busy - explained)
@@ -92,7 +122,65 @@ def account(window: Window) -> Account:
         busy_share=busy,
         busy_basis=basis,
         dry=totals.dry,
+        burst=burst,
     )
+
+
+def _burst(window: Window, found: dict[str, float]) -> Burst | None:
+    """The burst of this run, where the steps are still those it traced."""
+    told = window.probe.get("burst")
+    told = told if isinstance(told, Mapping) else {}
+    keys = (
+        "busy_share",
+        "traced_busy_share",
+        "copy_share",
+        "host_idle_share",
+        "sync_idle_share",
+        "kernels_per_step",
+        "kernel_us",
+        "step_ms",
+    )
+    values = {key: _number(told.get(key)) for key in keys}
+    known = {key: value for key, value in values.items() if value is not None and value >= 0}
+    if told.get("state") != "done" or len(known) < len(keys) or not window.median_ms:
+        return None
+    if abs(window.median_ms - known["step_ms"]) > SAME_REGIME * known["step_ms"]:
+        return None
+    if sum(found.get(label, 0.0) for label in INTERRUPTIONS) >= FEW_INTERRUPTIONS:
+        return None
+    # Tracing slows the host: of the idle time then, the same parts are taken of the idle time now.
+    busy, copies = min(1.0, known["busy_share"]), min(1.0, known["copy_share"])
+    idle, traced_idle = max(0.0, 1 - busy - copies), 1 - known["traced_busy_share"]
+    scale = idle / traced_idle if traced_idle > 0 else 0.0
+    sync = min(known["sync_idle_share"], known["host_idle_share"])
+    return Burst(
+        busy=busy,
+        copies=copies,
+        sync=min(idle, sync * scale),
+        host=min(idle, (known["host_idle_share"] - sync) * scale),
+        kernels=known["kernels_per_step"],
+        kernel_us=known["kernel_us"],
+    )
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def _bound_by(burst: Burst, busy: float, exposed: dict[str, float | None]) -> None:
+    """Event pairs over-state idle time; a trace does not. What is left of it is launch idle.
+
+    ``launch`` is the host's idle time less all that a label explains.
+    """
+    explained = sum(v for v in exposed.values() if v is not None)
+    room = max(0.0, 1.0 - busy)
+    if explained > room:
+        for label, share in exposed.items():
+            if share is not None:
+                exposed[label] = share * room / explained
+        explained = room
+    others = sum(v for k, v in exposed.items() if v is not None and k != "sync")
+    exposed["launch"] = min(room - explained, max(0.0, burst.host - others))
 
 
 def _exposed(window: Window, found: dict[str, float]) -> dict[str, float | None]:
@@ -125,13 +213,17 @@ def _exposed(window: Window, found: dict[str, float]) -> dict[str, float | None]
     return exposed
 
 
-def _busy(window: Window, exposed: dict[str, float | None]) -> tuple[float | None, str]:
-    """GPU busy share from the driver, refused where the number is not about this run alone.
+def _busy(
+    window: Window, exposed: dict[str, float | None], burst: Burst | None
+) -> tuple[float | None, str]:
+    """GPU busy share: of a burst, else from the driver where that is about this run alone.
 
     Measured on an H200: utilisation agrees with the union of kernel intervals within 10 to 30% of
     its value, over-states tiny kernels, and does not count copies. Event pairs bound the idle time
     from the other side, so a driver value above ``1 - exposed`` is cut to it.
     """
+    if burst is not None:
+        return burst.busy, "union of kernels in a profiler burst"
     busy, basis = _own_util(window)
     idle = sum(share for share in exposed.values() if share is not None)
     if busy is not None and 1.0 - idle < busy:

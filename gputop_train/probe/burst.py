@@ -1,4 +1,4 @@
-"""A profiler burst: kernel statistics of three steps, on demand, or once when launches are suspected.
+"""A profiler burst: kernel statistics of three steps, on demand or once launches are suspected.
 
 What no event can tell (how many kernels a step launches, how short they are, for how long they
 truly ran) takes a trace. Kineto is started and stopped at step ends on the training thread, for one
@@ -182,7 +182,7 @@ class Burst:
 
     def _begin(self) -> None:
         begins = self._before
-        walls = sorted(b - a for a, b in zip(begins, begins[1:]))
+        walls = sorted(begins[i + 1] - begins[i] for i in range(TIMED))
         self._step_ns = walls[len(walls) // 2]
         reason = refusal(self._step_ns, automatic=self._automatic)
         if reason is not None:

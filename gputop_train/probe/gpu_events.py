@@ -36,7 +36,7 @@ MAX_PENDING = 16
 
 _SYNC_END = W.SYNC_EDGE * 2 + 1
 _DATA_BEGIN, _DATA_END = W.DATA * 2, W.DATA * 2 + 1
-#: Phases in which the host waits or pauses; between a read and their begin a script launches little.
+#: Phases in which the host waits or pauses; from a read to their begin a script launches little.
 _WAITS = (W.DATA, W.DATA_NOGRAD, W.SAVE, W.LOGGING, W.SYNC_EDGE, W.H2D_EDGE)
 #: Weight of the newest sampled step in the running means.
 _NEWEST = 0.2

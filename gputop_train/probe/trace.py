@@ -111,9 +111,8 @@ def reduce(result: Any, begin_ns: int, end_ns: int) -> dict[str, Any]:
         launched[_correlation(event)] = begin
         if begin_ns <= begin < end_ns:
             launches += "Launch" in name
-            if name.startswith("cuda") and any(part in name for part in _WAITS):
-                if "Async" not in name:
-                    waits.append((begin, begin + _duration_ns(event)))
+            if _blocks(name):
+                waits.append((begin, begin + _duration_ns(event)))
     busy = _union([k[:2] for k in kernels])
     host_idle, sync_idle = _idle(kernels + copies, launched, waits)
     lengths = sum(end - begin for begin, end, _ in kernels)
@@ -127,6 +126,12 @@ def reduce(result: Any, begin_ns: int, end_ns: int) -> dict[str, Any]:
         "sync_idle_ns": sync_idle,
         "cpu_ops": cpu_ops,
     }
+
+
+def _blocks(name: str) -> bool:
+    """Whether this call of CUDA's runtime waits for the device."""
+    waits = name.startswith("cuda") and any(part in name for part in _WAITS)
+    return waits and "Async" not in name
 
 
 def _start_ns(event: Any) -> int:

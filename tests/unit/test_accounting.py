@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from synthetic_windows import MS, make_steps, window
+from synthetic_windows import MS, make_steps, probe, window
 
 from gputop_train.diagnose.accounting import account, lost_share, natural_experiment, shares
 from gputop_train.diagnose.window import Totals
@@ -146,3 +146,64 @@ def test_milliseconds_of_a_share():
     steps = make_steps(20, {"forward": 10})
     assert account(window(steps)).ms(0.25) == pytest.approx(2.5)
     assert steps[0].wall_ns == 10 * MS
+
+
+BURST = {
+    "state": "done",
+    "step_ms": 10.0,
+    "busy_share": 0.3,
+    "traced_busy_share": 0.25,
+    "copy_share": 0.0,
+    "host_idle_share": 0.70,
+    "sync_idle_share": 0.0,
+    "kernels_per_step": 1200,
+    "kernel_us": 2.5,
+}
+
+
+def burst_window(**changes):
+    steps = make_steps(50, {"forward": 9, "data_wait": 1}, exposed={"data_wait": 0.5}, dry=0.9)
+    state = probe(True, burst=BURST | changes)
+    return window(steps, on_gpu=True, util=60, probe=state)
+
+
+def test_a_burst_tells_busy_time_where_the_driver_over_states_it():
+    acc = account(burst_window())
+    assert acc.busy_share == pytest.approx(0.3)
+    assert "burst" in acc.busy_basis
+    assert acc.burst.kernels == 1200
+
+
+def test_launch_idle_of_a_burst_is_the_hosts_late_launches_less_what_labels_explain():
+    # Idle when traced: 75%, of it 70 with a late launch; idle untraced: 70%, so 65.3 of it.
+    acc = account(burst_window())
+    assert acc.exposed["launch"] == pytest.approx(0.70 / 0.75 * 0.7 - 0.05)
+    assert acc.exposed["unattributed"] == pytest.approx(1 - 0.3 - 0.05 - acc.exposed["launch"])
+
+
+def test_idle_time_behind_blocking_calls_is_no_launch_idle():
+    acc = account(burst_window(sync_idle_share=0.6))
+    assert acc.burst.sync == pytest.approx(0.6 / 0.75 * 0.7)
+    assert acc.exposed["launch"] == pytest.approx(0.1 / 0.75 * 0.7 - 0.05)
+
+
+def test_a_burst_of_another_regime_says_nothing_about_this_window():
+    acc = account(burst_window(step_ms=5.0))
+    assert acc.burst is None
+    assert acc.busy_share == pytest.approx(0.6)
+    assert acc.exposed["launch"] is None
+
+
+def test_a_burst_that_was_refused_or_is_torn_is_none():
+    assert account(burst_window(state="refused")).burst is None
+    assert account(burst_window(kernel_us=None)).burst is None
+    assert account(burst_window(busy_share="x")).burst is None
+
+
+def test_event_pairs_that_over_state_are_cut_to_the_idle_time_of_a_burst():
+    steps = make_steps(50, {"forward": 5, "data_wait": 5}, exposed={"data_wait": 4, "sync": 1})
+    state = probe(True, burst=BURST | {"busy_share": 0.8})
+    acc = account(window(steps, on_gpu=True, util=60, probe=state))
+    assert acc.exposed["data_wait"] == pytest.approx(0.16)
+    told = acc.busy_share + sum(v for v in acc.exposed.values() if v is not None)
+    assert told == pytest.approx(1.0)

@@ -247,3 +247,35 @@ def test_an_idle_gpu_nobody_measured_is_not_called_idle():
     found = forgotten(util=None, missing={"gpu_util": "the driver gives no utilisation samples"})
     assert isinstance(found, Abstention)
     assert "no utilisation" in found.missing
+
+
+def test_a_burst_makes_launch_bound_certain_and_shows_the_kernels():
+    steps = make_steps(100, LAUNCHING, exposed={"data_wait": 0.0}, dry=0.9)
+    state = probe(
+        True,
+        burst={
+            "state": "done",
+            "step_ms": 10.0,
+            "busy_share": 0.3,
+            "traced_busy_share": 0.25,
+            "copy_share": 0.0,
+            "host_idle_share": 0.7,
+            "sync_idle_share": 0.0,
+            "kernels_per_step": 1200,
+            "kernel_us": 2.5,
+        },
+    )
+    found = launch_bound.judge(window(steps, on_gpu=True, util=60, probe=state))
+    assert isinstance(found, Finding)
+    assert found.confidence == "high"
+    shown = {row.what: (row.value, row.unit) for row in found.evidence}
+    assert shown["kernels"] == (1200, "a step")
+    assert shown["a kernel takes, mean"] == (2.5, "us")
+    assert shown["GPU busy, union of kernels"] == (0.3, "of wall")
+
+
+def test_idle_time_that_follows_reads_counts_although_the_host_was_hardly_blocked():
+    steps = make_steps(100, {"sync": 0.2, "other": 4, "forward": 5.8}, exposed={"sync": 3}, syncs=1)
+    found = sync(steps, util=50)
+    assert isinstance(found, Finding)
+    assert found.lost_share == pytest.approx(0.3)

@@ -3,10 +3,11 @@
 Looks for: GPU idle time behind ``.item()``, ``.cpu()``, ``synchronize()``...: E_sync / T >= 5%
 warn, >= 15% critical (catalogue 18, proposed). The host time S blocked there is context, no proof
 (NVIDIA's own check list: host synchronisation duration is not GPU stall).
-Two numbers: a *lower bound* (event pairs around the call, or ``S - busy``), and a *model*: without
-the reads the host runs ahead and a step takes ``max(T - S, busy)``, so they cost
-``min(S, idle)`` of what no earlier gate explains. Event pairs alone understate the damage: the run-
-ahead that a read destroys shows as launch idle behind it.
+Two numbers: a *lower bound* (event pairs around the call with the idle time that follows it, a
+profiler burst's gaps behind blocking calls, or ``S - busy``), and a *model*: without the reads the
+host runs ahead and a step takes ``max(T - S, busy)``, so they cost ``min(S, idle)`` of what no
+earlier gate explains. Event pairs alone understate the damage: the run-ahead that a read destroys
+shows as launch idle behind it.
 Differential: S large while the GPU is busy is harmless; a host-bound loop finds the queue empty, S
 is small and the read costs nothing.
 Fix: read every N steps; collect on the device; ``torch.where`` instead of ``if t.any()``.
@@ -62,12 +63,13 @@ def sync_cost(window: Window) -> SyncCost:
     acc = account(window)
     blocked = acc.shares.get("sync", 0.0) + acc.shares.get("gpu_wait", 0.0)
     pairs = acc.exposed.get("sync")
-    pairs = None if pairs is None else min(pairs, max(blocked, 0.0))
     idle = acc.idle_share
     model = None
     if idle is not None:
         model = min(blocked, max(0.0, idle - _earlier_gates(window)))
     bounds = [(pairs, "GPU event pairs")] if pairs is not None else []
+    if acc.burst is not None:
+        bounds.append((acc.burst.sync, "idle behind blocking calls in a profiler burst"))
     if acc.busy_share is not None:
         bounds.append((max(0.0, blocked - acc.busy_share), "blocked beyond GPU busy"))
     if not bounds:
@@ -94,7 +96,7 @@ def judge(window: Window) -> Judgement:
     if missing:
         return Abstention(ID, missing)
     cost = sync_cost(window)
-    if cost.blocked < WARN:
+    if max(cost.blocked, cost.lower or 0.0) < WARN:
         return RuledOut(ID, f"reads block the host {percent(cost.blocked)} of the time")
     if cost.lower is None:
         return Abstention(ID, "GPU events or driver utilisation around blocking reads")

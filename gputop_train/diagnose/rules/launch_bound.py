@@ -3,8 +3,9 @@
 Looks for: E_launch / T >= 15% (catalogue 19, proposed): GPU idle time that no earlier gate
 explains, with the queue found empty at >= 50% of the phase edges (HTA: an idle gap is the host's
 when the next launch began after the last kernel ended), the training thread busy, no data wait, no
-sync stall.
-Without a kernel trace that is medium confidence. Never on a CPU-only run.
+sync stall. A profiler burst, where there is one, measures it: the idle gaps whose next launch came
+late, the number of kernels and how short they are. Then it is high confidence, else medium. Never
+on a CPU-only run.
 Differential: a wait for data or a blocking read also empties the queue: then this stays silent. A
 training thread that sleeps is not launching. Small batch is one cause of it, not a synonym.
 Fix: larger batch; torch.compile; fused optimizer; CUDA graphs. Probe: double the batch,
@@ -13,7 +14,7 @@ T(2b) / T(b) <= 1.3 means overhead-bound. Gain: at least T / (T - E_launch); few
 
 from __future__ import annotations
 
-from gputop_train.diagnose.accounting import INTERRUPTIONS, account, lost_share
+from gputop_train.diagnose.accounting import INTERRUPTIONS, Burst, account, lost_share
 from gputop_train.diagnose.advice import role_cores
 from gputop_train.diagnose.rules.base import (
     INFO,
@@ -31,7 +32,7 @@ from gputop_train.diagnose.rules.base import (
 )
 from gputop_train.diagnose.rules.host_sync_stall import sync_cost
 from gputop_train.diagnose.window import Window
-from gputop_train.model import Abstention, Advice, Finding, Gain
+from gputop_train.model import Abstention, Advice, Evidence, Finding, Gain
 
 ID = "launch-bound"
 LAUNCH = 0.15
@@ -67,11 +68,11 @@ def _refusal(window: Window) -> Abstention | RuledOut | None:
     missing = hook_missing(window, "data", "sync")
     if missing:
         return Abstention(ID, missing)
-    if acc.dry is None:
+    if acc.dry is None and acc.burst is None:
         return Abstention(ID, window.missing.get("gpu_events", "GPU events at phase edges"))
     if acc.idle_share is None and acc.exposed.get("launch") is None:
         return Abstention(ID, acc.busy_basis)
-    if acc.dry < DRY:
+    if acc.dry is not None and acc.dry < DRY and acc.burst is None:
         return RuledOut(ID, f"the queue was empty at only {percent(acc.dry)} of the phase edges")
     data = acc.shares.get("data_wait", 0.0)
     if data >= WARN:
@@ -105,6 +106,17 @@ def _launch_share(window: Window) -> float:
     return max(0.0, left) * compute / (compute + other) if compute > 0 else 0.0
 
 
+def _kernels(burst: Burst | None) -> tuple[Evidence, ...]:
+    """What a profiler burst says of the work that is launched."""
+    if burst is None:
+        return ()
+    return (
+        number("kernels", burst.kernels, "a step"),
+        number("a kernel takes, mean", burst.kernel_us, "us"),
+        number("GPU busy, union of kernels", burst.busy, "of wall"),
+    )
+
+
 def _finding(window: Window, launch: float) -> Finding:
     acc = account(window)
     sm = [g.sm for g in window.gpm if g.sm is not None]
@@ -126,12 +138,13 @@ def _finding(window: Window, launch: float) -> Finding:
             f"{ms(acc.ms(launch))} of {ms(acc.step_ms or 0.0)}."
         ),
         severity=severity(launch, window.totals.steps, warn=LAUNCH),
-        confidence="medium",
+        confidence="medium" if acc.burst is None else "high",
         lost_share=launch,
         evidence=tuple(
             row
             for row in (
                 number("GPU idle behind launches", launch, "of wall"),
+                *_kernels(acc.burst),
                 number("queue found empty at a phase edge", acc.dry, "of edges"),
                 number("GPU utilisation, mean", acc.util_mean, "%"),
                 number("SM activity, mean", sum(sm) / len(sm) if sm else None, "%"),
