@@ -26,6 +26,8 @@ AT_BACKWARD: Final = 2
 AT_OPTIMIZER: Final = 3
 #: The gaps of an evaluation are of a kind of their own.
 EVAL_KIND: Final = 16
+#: Time in a step of which only the end was recorded, beyond what recorded steps take.
+UNEXPLAINED_KIND: Final = 32
 
 #: A gap at least this many sampling periods long is split by its own samples.
 LONG_PERIODS: Final = 2.0

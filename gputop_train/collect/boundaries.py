@@ -167,6 +167,33 @@ class Boundaries:
         ids.append(optimizer_id)
         return cut
 
+    def tick_begins(self, optimizer_id: int | None, words: Sequence[int]) -> Cut | None:
+        """An optimizer call of which only the end was recorded; the cut that its id reveals.
+
+        Args:
+            optimizer_id: ``None`` where it is the one that ended last.
+            words: Those of the open stretch.
+        """
+        self._open = [OPTIMIZER]
+        self._open_ids = [-1]
+        return self.optimizer_id(
+            self._last_ended_id if optimizer_id is None else optimizer_id, words
+        )
+
+    def tick_ends(self, t: int, after: int) -> list[Cut]:
+        """The end of that call."""
+        self.last_ns = max(self.last_ns, t)
+        cuts = self._ends(OPTIMIZER, t, after)
+        # What scaler updates there are in unrecorded steps, the probe itself has made sense of.
+        self._stepped_since_update = False
+        return cuts
+
+    def step_skipped(self, t: int, after: int) -> list[Cut]:
+        """A step that a GradScaler skipped, as the probe found where nothing was recorded."""
+        self._stepped_since_update = False
+        self._backward_since = True
+        return self.scaler_update(t, after)
+
     def ends_cycle(self) -> bool:
         """Whether the optimizer that ended last is the last one of a step."""
         return not self._open and (not self._cycle or self._cycle[-1] == self._last_ended_id)

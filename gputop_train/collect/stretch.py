@@ -8,10 +8,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from gputop_train.collect.apportion import EVAL_KIND, Apportioner, empty_tally
+from gputop_train.collect.apportion import (
+    EVAL_KIND,
+    UNEXPLAINED_KIND,
+    Apportioner,
+    empty_tally,
+)
 from gputop_train.collect.evaluation import evaluations
-from gputop_train.collect.gpu_edges import Exposure, GpuStep, complete, exposure
+from gputop_train.collect.gpu_edges import GpuStep, complete, exposure
+from gputop_train.collect.reading import Reading
 from gputop_train.collect.tiling import Kept, Scan, Tile, divide, flatten, paint, scan
+from gputop_train.collect.unrecorded import (
+    Layouts,
+    in_doubt_left_out,
+    laid_out,
+    told_exactly,
+)
 from gputop_train.collect.words import (
     CODE_MASK,
     COMPILE,
@@ -34,7 +46,7 @@ from gputop_train.collect.words import (
     SPAN_NOGRAD,
     SPAN_SYNC,
 )
-from gputop_train.model import LABELS, Interval, Step
+from gputop_train.model import LABELS, Interval
 
 #: Shorter pauses are tallied, but not kept as intervals of their own.
 MIN_GC_NS: Final = 1_000_000
@@ -74,24 +86,8 @@ class Stretch:
     samples: list[tuple[int, int]] = field(default_factory=list)
     gpu: GpuStep | None = None
     partial: bool = False
+    unrecorded_step: bool = False  # ended by a tick: its phases were not recorded
     unrecorded: int = 0  # blocking reads that were counted but not recorded one by one
-
-
-@dataclass(slots=True)
-class Reading:
-    """One interpreted stretch."""
-
-    t0_ns: int
-    t1_ns: int
-    tally: list[int]
-    eval_tally: list[int] | None
-    intervals: list[Interval]
-    measured_ns: int
-    micro: int
-    samples: int | None
-    syncs: int
-    bad: int
-    exposure: Exposure | None = None
 
 
 class Interpreter:
@@ -100,6 +96,7 @@ class Interpreter:
     def __init__(self, rank: int) -> None:
         self._rank = rank
         self._gaps = Apportioner()
+        self._layouts = Layouts()
         self._nograd_recent: deque[int] = deque()
         self._nograd_sorted: list[int] = []
         self._grad_loader_seen = False
@@ -133,7 +130,8 @@ class Interpreter:
     def read(self, stretch: Stretch) -> Reading:
         """Interpret one stretch; its tally sums to its length exactly."""
         t0, t1 = stretch.t0_ns, stretch.t1_ns
-        seen = scan(stretch.words, t0, t1)
+        unrecorded = stretch.unrecorded_step
+        seen = scan(told_exactly(stretch.words) if unrecorded else stretch.words, t0, t1)
         if stretch.samples:
             stretch.samples.sort()
         tiles = seen.tiles
@@ -165,7 +163,19 @@ class Interpreter:
         if evals:
             inside, tiles = divide(tiles, evals)
             self._book_evaluation(inside, stretch, reading)
-        self._book(tiles, seen.kinds, stretch, reading)
+        if unrecorded:
+            self._book_unrecorded(tiles, seen, stretch, reading)
+        else:
+            self._book(tiles, seen.kinds, stretch, reading)
+            if not stretch.partial:
+                self._layouts.learn(
+                    tiles,
+                    seen.kinds,
+                    micro=reading.micro,
+                    samples=reading.samples,
+                    syncs=reading.syncs,
+                    usual=not (stretch.unrecorded or seen.starts_loader),
+                )
         self._expose(stretch, spans, reading)
         return reading
 
@@ -223,18 +233,59 @@ class Interpreter:
     def _book(
         self, tiles: list[Tile], kinds: list[int], stretch: Stretch, reading: Reading
     ) -> None:
-        tally = reading.tally
+        reading.measured_ns = self._book_gaps(tiles, kinds, stretch.samples, reading.tally)
+
+    def _book_gaps(
+        self,
+        tiles: list[Tile],
+        kinds: Sequence[int],
+        samples: Sequence[tuple[int, int]],
+        tally: list[int],
+    ) -> int:
+        """Book tiles, split gaps by the samples in them; the total booked before the gaps."""
         gaps: dict[int, int] = {}
         for begin, end, label in tiles:
             if label >= 0:
                 tally[label] += end - begin
             else:
                 gaps[label] = gaps.get(label, 0) + end - begin
-        reading.measured_ns = sum(tally)
-        sampled = _samples_by_gap(tiles, stretch.samples) if stretch.samples else {}
+        measured = sum(tally)
+        sampled = _samples_by_gap(tiles, samples) if samples else {}
         split = self._gaps.split
         for gap, length in gaps.items():
             split(kinds[-1 - gap], length, sampled.get(gap, ()), tally)
+        return measured
+
+    def _book_unrecorded(
+        self, tiles: list[Tile], seen: Scan, stretch: Stretch, reading: Reading
+    ) -> None:
+        """Book what is exact, and the rest as in a recorded step of about that length."""
+        tally = reading.tally
+        exact: set[int] = set()
+        rest_ns = 0
+        for begin, end, label in tiles:
+            if label >= 0:
+                tally[label] += end - begin
+                exact.add(label)
+            else:
+                rest_ns += end - begin
+        reading.measured_ns = sum(tally)
+        reading.samples = None
+        if seen.starts_loader and not seen.loads:
+            exact.discard(L_DATA_WAIT)  # starting a loader is told, the wait for its batch is not
+        layout = self._layouts.next(rest_ns, frozenset(exact))
+        samples = _in_gaps(tiles, stretch.samples) if stretch.samples else []
+        unexplained = rest_ns
+        if layout is not None:
+            reading.micro, reading.samples = layout.micro, layout.samples
+            reading.syncs = layout.syncs
+            laid, unexplained = laid_out(layout, rest_ns)
+            inside = [] if unexplained else in_doubt_left_out(layout, samples, rest_ns)
+            self._book_gaps(laid, layout.kinds, inside, tally)
+        if unexplained:
+            # Longer than any step that was recorded: what the sampler saw is all there is.
+            offsets = [(t * unexplained // rest_ns, label) for t, label in samples]
+            self._gaps.split(UNEXPLAINED_KIND, unexplained, offsets, tally)
 
     def _book_evaluation(self, tiles: list[Tile], stretch: Stretch, reading: Reading) -> None:
         """Book what lies in evaluations, and its parts on the side."""
@@ -290,65 +341,6 @@ class Interpreter:
             self._sync_exposed_ns //= 2
 
 
-def step_of(reading: Reading, rank: int, index: int) -> Step:
-    """The record of a reading that is a whole step."""
-    found = reading.exposure
-    return Step(
-        rank=rank,
-        index=index,
-        t0_ns=reading.t0_ns,
-        t1_ns=reading.t1_ns,
-        labels=dict(zip(LABELS, reading.tally, strict=True)),
-        exposed=dict(found.by_label) if found is not None else None,
-        micro=reading.micro,
-        samples=reading.samples,
-        dry=found.dry if found is not None else None,
-        syncs=reading.syncs,
-        measured_ns=reading.measured_ns,
-    )
-
-
-def joined(front: Reading, back: Reading) -> Reading:
-    """Two readings of one step that was too long to be kept whole, as one."""
-    samples = None
-    if front.samples is not None or back.samples is not None:
-        samples = (front.samples or 0) + (back.samples or 0)
-    return Reading(
-        t0_ns=front.t0_ns,
-        t1_ns=back.t1_ns,
-        tally=[a + b for a, b in zip(front.tally, back.tally, strict=True)],
-        eval_tally=_added(front.eval_tally, back.eval_tally),
-        intervals=_spliced(front.intervals, back.intervals, front.t1_ns),
-        measured_ns=front.measured_ns + back.measured_ns,
-        micro=front.micro + back.micro,
-        samples=samples,
-        syncs=front.syncs + back.syncs,
-        bad=front.bad + back.bad,
-        exposure=back.exposure,
-    )
-
-
-def _added(one: list[int] | None, other: list[int] | None) -> list[int] | None:
-    if one is None or other is None:
-        return one or other
-    return [a + b for a, b in zip(one, other, strict=True)]
-
-
-def _spliced(front: list[Interval], back: list[Interval], seam_ns: int) -> list[Interval]:
-    """Intervals of both parts; an evaluation that was cut at the seam becomes one again."""
-    merged = list(front)
-    for late in back:
-        for index, early in enumerate(merged):
-            if early.label == late.label and early.t1_ns == seam_ns == late.t0_ns:
-                merged[index] = Interval(
-                    early.rank, early.label, early.t0_ns, late.t1_ns, early.site_id, early.bytes
-                )
-                break
-        else:
-            merged.append(late)
-    return merged
-
-
 def _count_syncs(spans: list[Span], t0_ns: int) -> int:
     return sum(1 for span in spans if span.code == SPAN_SYNC and span.t0_ns >= t0_ns)
 
@@ -366,6 +358,12 @@ def _kept_interval(rank: int, kept: Kept) -> Interval:
         kept.site or None,
         (kept.amount or None) if kept.phase == SAVE else None,
     )
+
+
+def _in_gaps(tiles: Sequence[Tile], samples: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """``(offset, label)`` of the samples in gaps, offsets counted over all gaps together."""
+    gaps = [(begin, end, -1) for begin, end, label in tiles if label < 0]
+    return _samples_by_gap(gaps, samples).get(-1, [])
 
 
 def _samples_by_gap(

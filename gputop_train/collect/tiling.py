@@ -93,6 +93,8 @@ class Scan:
         backwards: Outermost backward calls.
         samples: Samples the loaders delivered; ``None`` when a batch of unknown size was among
             them or none came.
+        starts_loader: Whether an ITER edge is among them.
+        loads: Whether a DATA edge is.
         evaluates: Whether an EVAL or DATA_NOGRAD edge is among them.
         bad: Edges that made no sense and were skipped.
     """
@@ -102,6 +104,8 @@ class Scan:
     kept: list[Kept] = field(default_factory=list)
     backwards: int = 0
     samples: int | None = None
+    starts_loader: bool = False
+    loads: bool = False
     evaluates: bool = False
     bad: int = 0
 
@@ -180,6 +184,10 @@ def scan(words: Sequence[int], t0_ns: int, t1_ns: int) -> Scan:
             closure_mark = len(tiles)
         elif phase == DATA_NOGRAD:
             result.evaluates = True
+        elif phase == ITER:
+            result.starts_loader = True
+        elif phase == DATA:
+            result.loads = True
         elif phase in _KEPT and phase not in phases:
             result.kept.append(Kept(phase, t, -1))
         if not phases and phase in _STRUCTURE:

@@ -13,9 +13,10 @@ from gputop_train.collect.batch import Batch
 from gputop_train.collect.boundaries import Boundaries, Cut, body_start, fold_point
 from gputop_train.collect.gpu_edges import GpuStep
 from gputop_train.collect.pending import Pending
+from gputop_train.collect.reading import Reading, joined, step_of
 from gputop_train.collect.records import Records, Sample
 from gputop_train.collect.snapshots import loaders_from_snapshot, sites_from_snapshot
-from gputop_train.collect.stretch import Interpreter, Reading, Span, Stretch, joined, step_of
+from gputop_train.collect.stretch import Interpreter, Span, Stretch
 from gputop_train.collect.words import (
     ARG_SITE,
     BACKWARD,
@@ -24,13 +25,18 @@ from gputop_train.collect.words import (
     COLLECTIVE,
     DATA,
     EMPTY_CACHE,
-    EVAL,
     FIRST_NON_EDGE,
     FORK,
     IDLE,
     OPTIMIZER,
+    PLAIN,
+    PLAIN_BARE,
     SCALER_UPDATE,
+    STEP_SKIPPED,
+    STEP_TICK,
+    TICK_OPTIMIZER,
     UNRECORDED,
+    newest_edge_ns,
     split_site,
 )
 from gputop_train.model import LABELS, Interval, MemorySample, Step
@@ -43,23 +49,13 @@ MAX_UNRECORDED: Final = 1 << 24
 MAX_STRETCH: Final = 1 << 15
 #: Edge times that fall back further than this are another clock, not jitter: start anew.
 BACKWARDS_NS: Final = 1_000_000_000
+#: A notebook's kernel that waits this long for the next cell is between two trainings.
+IDLE_NS: Final = 1_000_000_000
 
 _DATA_BEGIN: Final = DATA << 1
 _BACKWARD_BEGIN: Final = BACKWARD << 1
-#: A notebook's kernel that waits this long for the next cell is between two trainings.
-IDLE_NS: Final = 1_000_000_000
 _OPTIMIZER_BEGIN: Final = OPTIMIZER << 1
 _OPTIMIZER_END: Final = OPTIMIZER << 1 | 1
-
-#: Codes the hot loop only has to keep: edges that cannot end a step.
-_PLAIN: Final = bytes(
-    1 if code >> 1 <= COLLECTIVE and code >> 1 not in (BACKWARD, OPTIMIZER) else 0
-    for code in range(64)
-)
-#: The same before the first optimizer step, where a batch or eval mode may matter to the cutter.
-_PLAIN_BARE: Final = bytes(
-    flag and code >> 1 not in (DATA, EVAL) for code, flag in enumerate(_PLAIN)
-)
 
 
 class Timeline:
@@ -77,11 +73,11 @@ class Timeline:
         self._now_ns = 0
         self._started = False
         self._waits_for_boundary = False
+        self._idle: tuple[int, int] | None = None  # since when, and the open step's words by then
+        self._tick_optimizer: int | None = None
         self._argument_of = ARG_SITE
         self._steps: list[Step] = []
         self._intervals: list[Interval] = []
-        self._idle: tuple[int, int] | None = None  # since when, and the open step's words by then
-        self._tick_optimizer: int | None = None
         self._memory: list[MemorySample] = []
         self._events: list[tuple[int, str]] = []
         self._eval_tally: list[int] = [0] * len(LABELS)
@@ -126,7 +122,7 @@ class Timeline:
                 self._special(code, word)
                 put = self._pending.open.words.append
                 plain = self._plain()
-        self._advance(words)
+        self._now_ns = max(self._now_ns, newest_edge_ns(words))
         self._fold_if_long()
         for stretch in self._pending.ripe(max(self._now_ns, now_ns or 0), everything=False):
             self._emit(stretch)
@@ -160,7 +156,7 @@ class Timeline:
     # -- words that are no plain edge ------------------------------------------------------------
 
     def _plain(self) -> bytes:
-        return _PLAIN if self._boundaries.optimizer_seen else _PLAIN_BARE
+        return PLAIN if self._boundaries.optimizer_seen else PLAIN_BARE
 
     def _special(self, code: int, word: int) -> None:
         value = word >> CODE_BITS
@@ -171,6 +167,12 @@ class Timeline:
             cuts = self._boundaries.scaler_update(value, len(self._pending.open.words))
             if self._started:
                 self._close_all(cuts)
+        elif code == STEP_TICK:
+            self._tick(value)
+        elif code == TICK_OPTIMIZER:
+            self._tick_optimizer = value
+        elif code == STEP_SKIPPED:
+            self._skipped(value)
         elif code == UNRECORDED:
             self._pending.open.unrecorded += min(value, MAX_UNRECORDED)
         elif code == EMPTY_CACHE:
@@ -199,26 +201,9 @@ class Timeline:
             self._pending.place_gpu(record)
         else:
             step = self._last_ended(record.t_ns)
-            self._memory.append(
-                MemorySample(
-                    self.rank,
-                    record.t_ns,
-                    step,
-                    "cuda-allocator",
-                    record.allocated,
-                    record.reserved,
-                )
-            )
+            held = ("cuda-allocator", record.allocated, record.reserved)
+            self._memory.append(MemorySample(self.rank, record.t_ns, step, *held))
 
-    def _edge(self, code: int, word: int, t: int) -> None:
-        if code >> 1 > COLLECTIVE:
-            self._bad += 1
-            return
-        boundaries = self._boundaries
-        if t + BACKWARDS_NS < boundaries.last_ns:
-            self._bad += 1
-            self._restart(mid_step=True)
-        if code in (_BACKWARD_BEGIN, _OPTIMIZER_BEGIN) and not self._started:
     def _note_idle(self, t: int) -> None:
         """What comes after a long idle is a new beginning; what came before it is told as it is."""
         if not self._started:
@@ -238,6 +223,15 @@ class Timeline:
             self._front = None
             self._restart()
 
+    def _edge(self, code: int, word: int, t: int) -> None:
+        if code >> 1 > COLLECTIVE:
+            self._bad += 1
+            return
+        boundaries = self._boundaries
+        if t + BACKWARDS_NS < boundaries.last_ns:
+            self._bad += 1
+            self._restart(mid_step=True)
+        if code in (_BACKWARD_BEGIN, _OPTIMIZER_BEGIN) and not self._started:
             self._start(t)
         if code == _DATA_BEGIN and self._started:
             cut = boundaries.batch_begins(t, len(self._pending.open.words))
@@ -256,6 +250,33 @@ class Timeline:
         if cut is not None and self._started:
             self._close(*cut)
 
+    def _tick(self, t: int) -> None:
+        """An optimizer call ended, and of the step so far nothing else was recorded."""
+        boundaries = self._boundaries
+        optimizer, self._tick_optimizer = self._tick_optimizer, None
+        if t + BACKWARDS_NS < boundaries.last_ns:
+            self._bad += 1
+            self._restart(mid_step=True)
+        if not self._started:
+            self._start(t)
+        cut = boundaries.tick_begins(optimizer, self._pending.open.words)
+        if cut is not None and self._started:
+            self._close(*cut)
+        self._pending.open.unrecorded_step = True
+        cuts = boundaries.tick_ends(t, len(self._pending.open.words))
+        if self._started:
+            self._close_all(cuts)
+        if self._waits_for_boundary and boundaries.ends_cycle():
+            self._begin_after_loss(t)
+
+    def _skipped(self, t: int) -> None:
+        cuts = self._boundaries.step_skipped(t, len(self._pending.open.words))
+        if self._started and cuts:
+            self._close_all(cuts[:-1])
+            self._pending.open.unrecorded_step = True
+            t, position = cuts[-1]
+            self._close(t, position - (cuts[0][1] if cuts[:-1] else 0))
+
     # -- beginning and closing a stretch ---------------------------------------------------------
 
     def _restart(self, *, mid_step: bool = False) -> None:
@@ -267,6 +288,8 @@ class Timeline:
             self._front = None  # the front of the step that is dropped
         self._started = False
         self._waits_for_boundary = mid_step and self._boundaries.optimizer_seen
+        self._idle = None
+        self._tick_optimizer = None
         self._argument_of = ARG_SITE
         self._records.restart()
         self._boundaries.restart()
@@ -300,11 +323,10 @@ class Timeline:
     def _close(self, t: int, position: int, *, partial: bool = False) -> None:
         """End the open stretch at ``t``; words from ``position`` on belong to the next one."""
         done = self._pending.close_at(t, position, partial=partial)
+        self._idle = None
         self._boundaries.rebase(position)
         self._interpreter.note_closed(done)
         for stretch in self._pending.overflow():
-        self._idle = None
-        self._tick_optimizer = None
             self._emit(stretch)
 
     def _fold_if_long(self) -> None:
@@ -337,13 +359,6 @@ class Timeline:
         if boundary is not None and boundary <= t:
             index += 1
         return index if index >= 0 else None
-
-    def _advance(self, words: Sequence[int]) -> None:
-        """Move the stream's own clock to its newest edge."""
-        for word in reversed(words):
-            if word & CODE_MASK < FIRST_NON_EDGE:
-                self._now_ns = max(self._now_ns, word >> CODE_BITS)
-                return
 
     def _emit(self, stretch: Stretch) -> None:
         reading = self._interpreter.read(stretch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from gputop_train.model import LABELS
@@ -41,6 +42,11 @@ GPU_STEP: Final = 48
 GPU_EDGE: Final = 49
 GPU_END: Final = 50
 UNRECORDED: Final = 51
+STEP_TICK: Final = 52
+TICK_OPTIMIZER: Final = 53
+STEP_SKIPPED: Final = 54
+#: A wait for data this long is told in every step (the probe's ``budget.LONG_WAIT_NS``).
+LONG_WAIT_NS: Final = 2_000_000
 ARG_DUR: Final = 62
 ARG_SITE: Final = 63
 
@@ -67,13 +73,13 @@ L_GC: Final = LABEL_INDEX["gc"]
 L_COMPILE: Final = LABEL_INDEX["compile"]
 L_OTHER: Final = LABEL_INDEX["other"]
 
+#: The sampler's class of a thread that waits for what the person does next: no part of a step.
+IDLE: Final = -1
 #: The sampler's classes (``LABELS_WIRE``), as labels. User Python between phases is ``other``.
 SAMPLE_LABELS: Final[tuple[int, ...]] = (
     L_OTHER,
     L_FORWARD,
     L_DATA_WAIT,
-#: The sampler's class of a thread that waits for what the person does next: no part of a step.
-IDLE: Final = -1
     L_H2D,
     L_BACKWARD,
     L_OPTIMIZER,
@@ -85,12 +91,12 @@ IDLE: Final = -1
     L_COMPILE,
     L_GC,
     L_OTHER,
+    IDLE,
 )
 
 #: Which label wins where two overlap (design.md, "Shares"); a blocking collective hides the
 #: device synchronisation inside it, so ``comm`` sits just above ``sync``.
 PRECEDENCE: Final[tuple[int, ...]] = (
-    IDLE,
     L_COMPILE,
     L_CHECKPOINT,
     L_EVAL,
@@ -132,6 +138,24 @@ SPAN_LABEL: Final[dict[int, int]] = {
     SPAN_LOGGING: L_LOGGING,
     SPAN_COMPILE: L_COMPILE,
 }
+
+
+#: Codes a stream's reader only has to keep: edges that cannot end a step.
+PLAIN: Final = bytes(
+    1 if code >> 1 <= COLLECTIVE and code >> 1 not in (BACKWARD, OPTIMIZER) else 0
+    for code in range(64)
+)
+#: The same before the first optimizer step, where a batch or eval mode may matter to the cutter.
+PLAIN_BARE: Final = bytes(flag and code >> 1 not in (DATA, EVAL) for code, flag in enumerate(PLAIN))
+
+
+def newest_edge_ns(words: Sequence[int]) -> int:
+    """Time of the last edge or tick among these words; 0 without one."""
+    for word in reversed(words):
+        code = word & CODE_MASK
+        if code < FIRST_NON_EDGE or code == STEP_TICK:
+            return word >> CODE_BITS
+    return 0
 
 
 def begin(phase: int) -> int:

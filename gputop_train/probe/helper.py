@@ -7,8 +7,8 @@ import threading
 import time
 from typing import Any
 
-from . import memory, oom, ring, sampler, sites, snapshot
-from .budget import gate
+from . import burst, memory, oom, ring, sampler, sites, snapshot
+from .budget import HELPER_SHARE, budget, duty, gate
 from .hooks import distributed, loader
 from .state import LOG_CAPACITY, S, append, log, note_error, now
 from .words import MEM_ALLOCATED, MEM_AT, MEM_RESERVED
@@ -19,7 +19,10 @@ SNAPSHOT_S = 1.0
 MEMORY_NS = 250_000_000
 FINISH_S = 0.5
 SAMPLER_OFF, EVENTS_OFF = 1, 2  # bits of the mailbox word
-SAMPLER_BUDGET_SHARE = 0.2  # of the overhead budget
+#: What a wake-up costs the training thread beyond the helper's own processor time: it comes back to
+#: a held interpreter lock and has to be woken in its turn [D].
+HANDOVER_NS = 25_000
+MIN_HZ = 4.0
 
 
 class Helper(threading.Thread):
@@ -27,17 +30,20 @@ class Helper(threading.Thread):
 
     def __init__(self) -> None:
         super().__init__(name="gputop-probe", daemon=True)
-        self._quit = threading.Event()
+        # Held while the process lives: waiting for it is one call of C, an Event's wait a dozen.
+        self._running = threading.Lock()
+        self._running.acquire()
+        self._wakes = 0
         self._lost = 0
         self._next_memory = 0
         self._hz = float(S.config.get("sampler_hz", 40))
-        self._budget = float(S.config.get("overhead_budget", 0.01))
         self._sampler = sampler.Sampler() if self._hz > 0 else None
         self._builder = snapshot.SnapshotBuilder()
         self._writer = _open_ring()
         self._random = (os.getpid() * 2654435761) & 0x7FFFFFFF  # our own: never the script's RNG
         self._events = 0
         self._control = 0
+        self._burst = burst.Burst()
         self._cpu_ns = 0
 
     @property
@@ -81,10 +87,10 @@ class Helper(threading.Thread):
         """Until the process ends, or until the probe itself fails too often."""
         failures = 0
         next_drain = next_snapshot = 0.0
-        while not self._quit.is_set():
-            self._quit.wait(self._pause())
+        while not self._running.acquire(True, self._pause()):
             if S.pid != os.getpid():
                 return
+            self._wakes += 1
             clock = time.monotonic()
             try:
                 if self._sampler is not None and not self._control & SAMPLER_OFF:
@@ -105,12 +111,12 @@ class Helper(threading.Thread):
     def _pause(self) -> float:
         """Jittered, so that samples do not lock onto the loop's own period."""
         self._random = (self._random * 1103515245 + 12345) & 0x7FFFFFFF
-        rate = self._hz if self._hz > 0 else 10.0
-        s = self._sampler
-        if s is not None and s.count > 20:
+        rate = self._hz if self._hz > 0 and not self._control & SAMPLER_OFF else MIN_HZ
+        if self._wakes >= 32:
             # Never more than our part of the budget, whatever a walk costs on this stack.
-            rate = min(rate, self._budget * SAMPLER_BUDGET_SHARE * 1e9 * s.count / (s.cost_ns + 1))
-        return (0.5 + self._random / 0x7FFFFFFF) / max(rate, 4.0)
+            each_ns = self._cpu_ns / self._wakes + HANDOVER_NS
+            rate = min(rate, budget() * HELPER_SHARE * 1e9 / each_ns)
+        return (0.5 + self._random / 0x7FFFFFFF) / max(rate, MIN_HZ)
 
     def _drain(self) -> None:
         count = len(log)
@@ -131,6 +137,7 @@ class Helper(threading.Thread):
         if self._control & EVENTS_OFF and S.gpu is not None and S.gpu.every:
             S.gpu.stop("switched off by a reader")
         loader.poll()
+        self._burst.poll(self._writer.burst_request())
         if S.gpu is None:
             from . import arming
 
@@ -145,23 +152,26 @@ class Helper(threading.Thread):
                 "cost_ns": s.cost_ns if s is not None else 0,
             },
             "cost": self._cost(),
+            "detail": duty.report(),
+            "burst": self._burst.report(),
         }
         self._writer.snapshot(self._builder.build(extra))
 
     def _cost(self) -> dict[str, Any]:
-        """What the probe cost so far: words at the price measured in place, events, this thread."""
-        word_ns = S.edge_cost_ns / S.edge_cost_n if S.edge_cost_n else None
+        """What the probe cost so far; docs/contracts.md compares it with an A/B reading."""
         events_ns = S.gpu.total_cost_ns if S.gpu is not None else 0
-        total = None
-        if word_ns is not None:
-            total = int(self._events * word_ns + events_ns + gate.cost_ns + self._cpu_ns)
+        helper_ns = self._cpu_ns + self._wakes * HANDOVER_NS
+        total = int(duty.cost_ns + events_ns + gate.cost_ns + helper_ns) + self._burst.cost_ns
         return {
             "events": self._events,
-            "event_ns": word_ns,
+            "phases_ns": duty.cost_ns,
+            "phases_ns_per_recorded_step": int(duty.hook_ns) or None,
             "gpu_events_ns": events_ns,
+            "burst_ns": self._burst.cost_ns,
             "spans_ns": gate.cost_ns,
             "spans_every": gate.every,
             "helper_cpu_ns": self._cpu_ns,
+            "helper_wakes": self._wakes,
             "total_ns": total,
             "steps": S.steps,
         }
@@ -179,7 +189,8 @@ class Helper(threading.Thread):
 
     def finish(self) -> None:
         """Write what is left; bounded, so that an exit is never held up."""
-        self._quit.set()
+        if self._running.locked():
+            self._running.release()
         self.join(FINISH_S)
         if self.is_alive():
             return

@@ -11,7 +11,7 @@ from typing import Any
 
 from . import memory
 from . import words as W
-from .budget import gate
+from .budget import duty, gate
 from .state import S, append, ident, now
 
 _BEGIN, _END = W.OPTIMIZER * 2, W.OPTIMIZER * 2 + 1
@@ -30,52 +30,84 @@ def place(torch: Any) -> None:
     def before(opt: Any, args: Any, kwargs: Any) -> None:
         if compiling():
             return
-        if ident() != state.thread_id or not state.armed:
-            _arm()
+        try:
             if ident() != state.thread_id or not state.armed:
-                return
-        elif not state.loop_known:
-            _look_for_loop()
-        state.optimizer_depth += 1
-        if state.optimizer_depth > 1:
-            return  # a subclass that calls super().step(): one step
-        if state.steps & 31:
-            append(now() << 6 | _BEGIN)
-        else:
-            # Our own cost, measured in place: caches are as cold here as for any other edge.
+                _arm()
+                if ident() != state.thread_id or not state.armed:
+                    return
+            elif not state.loop_known:
+                _look_for_loop()
+            state.optimizer_depth += 1
+            if state.optimizer_depth > 1 or not state.whole:
+                return  # a subclass that calls super().step(): one step
             start = now()
             append(start << 6 | _BEGIN)
-            # Beyond 10 us it is a wait for the interpreter lock, not a cost of ours.
-            state.edge_cost_ns += min(now() - start, 10_000)
-            state.edge_cost_n += 1
-        row = state.optimizers.get(id(opt))
-        append((row["id"] if row is not None else _remember(opt)) << 22 | W.ARG_SITE)
-        gpu = state.gpu
-        if gpu is not None and gpu.on:
-            gpu.mark(_BEGIN)
+            append(_number(opt) << 22 | W.ARG_SITE)
+            if state.timing:
+                state.hook_ns += now() - start
+            gpu = state.gpu
+            if gpu is not None and gpu.on:
+                gpu.mark(_BEGIN)
+        except Exception as error:
+            state.failed("optimizer", error)
 
     def after(opt: Any, args: Any, kwargs: Any) -> None:
         if compiling() or ident() != state.thread_id or not state.armed:
             return
-        state.optimizer_depth = max(0, state.optimizer_depth - 1)
-        if state.optimizer_depth:
-            return
-        gpu = state.gpu
-        if gpu is not None and gpu.on:
-            gpu.mark(_END)
-        if gpu is not None:
-            gate.tell_skipped()
-        append(now() << 6 | _END)
-        state.steps += 1
-        if gpu is not None:
-            gpu.step_end()
-            gate.step_end(gpu.on)
-        if state.helper is not None:
-            state.helper.at_step_end()
+        try:
+            state.optimizer_depth = max(0, state.optimizer_depth - 1)
+            if state.optimizer_depth:
+                return
+            if state.whole:
+                _recorded_end()
+                return
+            if len(state.optimizers) > 1 or id(opt) not in state.optimizers:
+                append(_number(opt) << 6 | W.TICK_OPTIMIZER)
+            end = now()
+            append(end << 6 | W.STEP_TICK)
+            state.steps += 1
+            state.detail = False  # an evaluation in this step had switched it on
+            if end >= state.quiet_until_ns:
+                _quiet_ends(end)
+        except Exception as error:
+            state.failed("optimizer", error)
 
     optimizer.register_optimizer_step_pre_hook(before)
     optimizer.register_optimizer_step_post_hook(after)
     S.hooks["optimizer"] = True
+
+
+def _recorded_end() -> None:
+    """A step that was recorded in detail ends; the budget decides about those to come."""
+    gpu = S.gpu
+    if gpu is not None:
+        if gpu.on:
+            gpu.mark(_END)
+        gate.tell_skipped()
+    end = now()
+    append(end << 6 | _END)
+    S.steps += 1
+    if gpu is not None:
+        gpu.step_end()
+    if S.helper is not None:
+        S.helper.at_step_end()
+    if S.burst is not None:
+        S.burst.step_end()
+    if S.timing:
+        S.hook_ns += now() - end
+    duty.recorded_end(end, S.burst is not None or (gpu is not None and gpu.on))
+    if gpu is not None and S.whole:
+        gate.step_end(gpu.on, duty.stands_for())
+
+
+def _quiet_ends(end: int) -> None:
+    """From here on steps are recorded in detail again."""
+    steps = duty.quiet_ends(end)
+    gpu = S.gpu
+    if gpu is not None:
+        gpu.step_number += max(0, steps - 1)
+        gpu.step_end()
+        gate.step_end(gpu.on, duty.stands_for())
 
 
 def _arm() -> None:
@@ -88,6 +120,11 @@ def _look_for_loop() -> None:
     from . import arming
 
     arming.note_loop("optimizer")
+
+
+def _number(opt: Any) -> int:
+    row = S.optimizers.get(id(opt))
+    return row["id"] if row is not None else _remember(opt)
 
 
 def _remember(opt: Any) -> int:

@@ -103,6 +103,11 @@ class RingWriter:
         raw = os.pread(self._fd, 4, 128)
         return int(_U32.unpack(raw)[0]) if len(raw) == 4 else 0
 
+    def burst_request(self) -> int:
+        """Number of the burst a reader asked for last; 0 when none or unreadable."""
+        raw = os.pread(self._fd, 4, 132)
+        return int(_U32.unpack(raw)[0]) if len(raw) == 4 else 0
+
     def snapshot(self, body: bytes) -> bool:
         """Publish the state as JSON; False when it does not fit (the old one stays)."""
         if len(body) > self.snapshot_bytes - 8:

@@ -14,6 +14,7 @@ import time
 from typing import Any, Callable
 
 LOG_CAPACITY = 1 << 16
+MAX_FAILURES = 32  # of hooks; a probe that fails more often is switched off
 
 #: Words waiting for the helper thread. Bounded: an overrun drops the oldest and is counted.
 log: collections.deque[int] = collections.deque(maxlen=LOG_CAPACITY)
@@ -37,12 +38,20 @@ class ProbeState:
         self.thread: Any = None  # its Thread object, which tells when it has ended
         self.armed = False
         self.loop_known = False
-        # Whether the current step is recorded in detail; step ends and interruptions always are.
+        # Whether the hooks record what they see (budget.py); interruptions always are recorded.
         self.detail = True
+        # Whether they did from the current step's begin on; if not, it ends in a STEP_TICK.
+        self.whole = True
+        self.quiet_until_ns = 0  # until when steps are not
+        # Whether this step's hooks add up their own time, and what they added up.
+        self.timing = False
+        self.hook_ns = 0
         self.forks = 0
+        self.failures = 0
         self.dead = False
         self.helper: Any = None
         self.gpu: Any = None
+        self.burst: Any = None  # a profiler burst that is wanted or runs; told of step ends
         self.iterators: Any = None
         self.hooks: dict[str, bool] = {}
         self.errors: list[str] = []
@@ -54,10 +63,23 @@ class ProbeState:
         self.gc_ns = 0
         self.steps = 0
         self.optimizer_depth = 0
-        self.edge_cost_ns = 0
-        self.edge_cost_n = 0
+        # In unrecorded steps: whether a backward ran since GradScaler.update, and steps by then.
+        self.backward_ran = False
+        self.steps_at_update = 0
         self.loaders: dict[int, dict[str, Any]] = {}
         self.feeding_loader = 0
+
+    def failed(self, where: str, error: Exception) -> None:
+        """A hook failed, and the training must not notice. Too often, and no hook does anything."""
+        try:
+            note_error(where, error)
+        except Exception:
+            pass
+        self.failures += 1
+        if self.failures >= MAX_FAILURES:
+            self.dead = True
+            self.armed = False
+            self.thread_id = 0
 
 
 S = ProbeState()

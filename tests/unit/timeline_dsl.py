@@ -8,7 +8,8 @@ from gputop_train.collect.timeline import Batch, Timeline
 MS = 1_000_000
 START_NS = 5_000 * MS
 
-FORWARD, DATA_CLASS, EVAL_CLASS, HOST = 1, 2, 8, 13
+FORWARD, DATA_CLASS, BACKWARD_CLASS, OPTIMIZER_CLASS, EVAL_CLASS, HOST = 1, 2, 4, 5, 8, 13
+SEEN_IN = {W.DATA: DATA_CLASS, W.DATA_NOGRAD: DATA_CLASS, W.BACKWARD: BACKWARD_CLASS}
 
 
 class Thread:
@@ -44,7 +45,7 @@ class Thread:
         return self
 
     def phase(self, phase: int, ms: float, amount: int | None = None, site: int = 0) -> Thread:
-        self.begin(phase).run(ms).end(phase)
+        self.begin(phase).run(ms, SEEN_IN.get(phase, 0)).end(phase)
         return self if amount is None else self.argument(amount, site)
 
     def data(self, ms: float, samples: int = 8, loader: int = 1) -> Thread:
@@ -57,7 +58,7 @@ class Thread:
         return self.phase(W.BACKWARD, ms)
 
     def optimizer(self, ms: float, id_: int = 1) -> Thread:
-        return self.begin(W.OPTIMIZER).argument(id_).run(ms).end(W.OPTIMIZER)
+        return self.begin(W.OPTIMIZER).argument(id_).run(ms, OPTIMIZER_CLASS).end(W.OPTIMIZER)
 
     def save(self, ms: float, size: int = 0, site: int = 0) -> Thread:
         return self.phase(W.SAVE, ms, size, site)
@@ -75,6 +76,13 @@ class Thread:
     def sample(self, label: int, t_ns: int | None = None) -> Thread:
         self.words.append(W.word(W.SAMPLE, self.at if t_ns is None else t_ns))
         return self.argument(label)
+
+    def tick(self, optimizer: int | None = None) -> Thread:
+        """A step ends of which nothing else was recorded."""
+        if optimizer is not None:
+            self.words.append(W.word(W.TICK_OPTIMIZER, optimizer))
+        self.words.append(W.word(W.STEP_TICK, self.at))
+        return self
 
     def scaler_update(self) -> Thread:
         self.words.append(W.word(W.SCALER_UPDATE, self.at))

@@ -21,29 +21,50 @@ def place(torch: Any) -> None:
     state = S
 
     def run_backward(*args: Any, **kwargs: Any) -> Any:
-        watched = True
-        if ident() != state.thread_id or not state.armed:
-            watched = arming.training_seen("backward")
-        elif not state.loop_known:
-            arming.note_loop("backward")
-        gpu = state.gpu if watched else None
-        if watched:
-            append(now() << 6 | _BEGIN)
+        if not state.detail:
+            state.backward_ran = True
             state.optimizer_depth = 0  # a step that raised never told of its end
-        if gpu is not None and gpu.on:
-            gpu.mark(_BEGIN)
-        else:
-            gpu = None
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                leave_no_frame(error)
+                raise
+        watched = True
+        gpu = None
+        try:
+            if ident() != state.thread_id or not state.armed:
+                watched = arming.training_seen("backward")
+            elif not state.loop_known:
+                arming.note_loop("backward")
+            if watched:
+                start = now()
+                append(start << 6 | _BEGIN)
+                state.backward_ran = True
+                state.optimizer_depth = 0
+                if state.timing:
+                    state.hook_ns += now() - start
+                if state.gpu is not None and state.gpu.on:
+                    gpu = state.gpu
+                    gpu.mark(_BEGIN)
+        except Exception as error:
+            watched, gpu = False, None
+            state.failed("backward", error)
         try:
             return original(*args, **kwargs)
         except BaseException as error:
             leave_no_frame(error)
             raise
         finally:
-            if watched:
-                append(now() << 6 | _END)
-            if gpu is not None:
-                gpu.mark(_END)
+            try:
+                if watched:
+                    end = now()
+                    append(end << 6 | _END)
+                    if state.timing:
+                        state.hook_ns += now() - end
+                if gpu is not None:
+                    gpu.mark(_END)
+            except Exception as error:
+                state.failed("backward", error)
 
     setattr(autograd, name, dress(run_backward, original))
     S.hooks["backward"] = True

@@ -29,13 +29,14 @@ def place(torch: Any) -> None:
     def eval(self: Any) -> Any:
         if ident() == state.thread_id and state.armed and not _open[0]:
             _open[0] = True
-            append(now() << 6 | _BEGIN)
+            state.detail = True  # until the step ends: evaluations are never sampled away
             try:
+                append(now() << 6 | _BEGIN)
                 # The line goes with the phase: an ARG_SITE after the begin edge.
                 append(sites.caller("eval") << 6 | W.ARG_SITE)
                 _watch_train(module)
-            except Exception:
-                pass
+            except Exception as error:
+                state.failed("eval", error)
         try:
             return original_eval(self)
         except BaseException as error:
@@ -56,7 +57,10 @@ def _watch_train(module: Any) -> None:
         if mode and _open[0] and ident() == state.thread_id:
             _open[0] = False
             module.train = original
-            append(now() << 6 | _END)
+            try:
+                append(now() << 6 | _END)
+            except Exception as error:
+                state.failed("train", error)
         try:
             return original(self, mode)
         except BaseException as error:
@@ -71,18 +75,24 @@ def _hook_context(context: Any) -> None:
     state, stack = S, _nograd
 
     def __enter__(self: Any) -> Any:
-        if state.armed and ident() == state.thread_id:
-            if len(stack) > 64:  # exits we never saw: start afresh rather than grow
-                stack.clear()
-            stack.append(now())
+        try:
+            if state.armed and ident() == state.thread_id:
+                if len(stack) > 64:  # exits we never saw: start afresh rather than grow
+                    stack.clear()
+                stack.append(now())
+        except Exception as error:
+            state.failed("no_grad", error)
         return enter(self)
 
     def __exit__(self: Any, *error: Any) -> Any:
         result = leave(self, *error)
-        if stack and ident() == state.thread_id:
-            start = stack.pop()
-            if not stack:
-                _span(start)
+        try:
+            if stack and ident() == state.thread_id:
+                start = stack.pop()
+                if not stack:
+                    _span(start)
+        except Exception as failure:
+            state.failed("no_grad", failure)
         return result
 
     context.__enter__ = dress(__enter__, enter)

@@ -12,6 +12,7 @@ from typing import Any
 
 from .. import sites
 from .. import words as W
+from ..budget import LONG_WAIT_NS
 from ..state import S, append, ident, now
 from . import dress, leave_no_frame, wrap_attribute
 
@@ -31,9 +32,14 @@ def place(torch: Any) -> None:
     S.iterators = weakref.WeakSet()
     base = dataloader._BaseDataLoaderIter
     _hook_next(torch, base)
-    wrap_attribute(dataloader.DataLoader, "__iter__", _make_iter)
-    _hook_construction(dataloader.DataLoader)
+    watch_class(dataloader.DataLoader)
     S.hooks["data"] = True
+
+
+def watch_class(loader_class: Any) -> None:
+    """Hook a loader's class, or one that does without its constructor: StatefulDataLoader."""
+    wrap_attribute(loader_class, "__iter__", _make_iter)
+    _hook_construction(loader_class)
 
 
 def _hook_next(torch: Any, base: Any) -> None:
@@ -42,44 +48,96 @@ def _hook_next(torch: Any, base: Any) -> None:
     state = S
 
     def __next__(self: Any) -> Any:
+        if not state.detail and grad_enabled():
+            start = 0
+            try:
+                start = now()
+            except Exception as error:
+                state.failed("data", error)
+            try:
+                batch = original(self)
+            except BaseException as error:
+                _note_if_long(start)
+                leave_no_frame(error)
+                raise
+            try:
+                if now() - start > LONG_WAIT_NS:
+                    _note_if_long(start)
+            except Exception as error:
+                state.failed("data", error)
+            return batch
         if ident() != state.thread_id:
+            if state.armed and _ID in self.__dict__:
+                self.__dict__[_ID]["epochs"] = 0  # a background thread's: no pass of the training
             try:
                 return original(self)
             except BaseException as error:
                 leave_no_frame(error)
                 raise
-        code = _BEGIN[grad_enabled()]
-        start = now()
-        append(start << 6 | code)
-        gpu = state.gpu
-        if gpu is not None and gpu.on:
-            gpu.mark(code)
-        else:
-            if state.armed and _ID in self.__dict__:
-                self.__dict__[_ID]["epochs"] = 0  # a background thread's: no pass of the training
-            gpu = None
+        gpu = None
+        start = 0
+        try:
+            state.detail = True  # here in an unrecorded step: an evaluation, which is always told
+            code = _BEGIN[grad_enabled()]
+            start = now()
+            append(start << 6 | code)
+            if state.timing:
+                state.hook_ns += now() - start
+            if state.gpu is not None and state.gpu.on:
+                gpu = state.gpu
+                gpu.mark(code)
+        except Exception as error:
+            start = 0
+            state.failed("data", error)
         try:
             batch = original(self)
         except BaseException as error:
-            append(now() << 6 | code | 1)
-            if gpu is not None:
-                gpu.mark(code | 1)
+            if start:
+                _failed_wait(code, gpu)
             leave_no_frame(error)
             raise
-        end = now()
-        append(end << 6 | code | 1)
-        if gpu is not None:
-            gpu.mark(code | 1)
-        row = self.__dict__.get(_ID)
-        if row is not None:
-            append((_size(row, batch) << 16 | row["id"]) << 6 | W.ARG_SITE)
-            row["batches"] += 1
-            row["wait_ns"] += end - start
-            if code == 0:
-                state.feeding_loader = row["id"]
+        if not start:
+            return batch
+        try:
+            end = now()
+            append(end << 6 | code | 1)
+            if gpu is not None:
+                gpu.mark(code | 1)
+            row = self.__dict__.get(_ID)
+            if row is not None:
+                append((_size(row, batch) << 16 | row["id"]) << 6 | W.ARG_SITE)
+                row["batches"] += 1
+                row["wait_ns"] += end - start
+                if code == 0:
+                    state.feeding_loader = row["id"]
+            if state.timing:
+                state.hook_ns += now() - end
+        except Exception as error:
+            state.failed("data", error)
         return batch
 
     base.__next__ = dress(__next__, original)
+
+
+def _failed_wait(code: int, gpu: Any) -> None:
+    """A wait that ended in an exception, StopIteration above all, ended too."""
+    try:
+        append(now() << 6 | code | 1)
+        if gpu is not None:
+            gpu.mark(code | 1)
+    except Exception as error:
+        S.failed("data", error)
+
+
+def _note_if_long(start: int) -> None:
+    """In a step that is not recorded: a wait that may be a rare one is told all the same."""
+    try:
+        end = now()
+        if end - start > LONG_WAIT_NS and ident() == S.thread_id:
+            append(start << 6 | W.DATA * 2)
+            append(end << 6 | W.DATA * 2 + 1)
+    except Exception as error:
+        S.failed("data", error)
 
 
 def _size(row: dict[str, Any], batch: Any) -> int:
@@ -111,7 +169,7 @@ def _make_iter(original: Any) -> Any:
     def __iter__(self: Any) -> Any:
         watched = ident() == S.thread_id
         if watched:
-            append(now() << 6 | _ITER)
+            _iter_edge(_ITER)
         try:
             iterator = original(self)
         except BaseException as error:
@@ -119,11 +177,21 @@ def _make_iter(original: Any) -> Any:
             raise
         finally:
             if watched:
-                append(now() << 6 | _ITER | 1)
-        _adopt(self, iterator, watched)
+                _iter_edge(_ITER | 1)
+        try:
+            _adopt(self, iterator, watched)
+        except Exception as error:
+            S.failed("iter", error)
         return iterator
 
     return __iter__
+
+
+def _iter_edge(code: int) -> None:
+    try:
+        append(now() << 6 | code)
+    except Exception as error:
+        S.failed("iter", error)
 
 
 def _adopt(loader: Any, iterator: Any, watched: bool) -> None:
