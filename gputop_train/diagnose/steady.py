@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gputop_train.diagnose.stats import median
 from gputop_train.diagnose.window import Totals
-from gputop_train.model import LABELS, Step
-from gputop_train.store.rollup import StepRollup
+from gputop_train.model import Step
+from gputop_train.store.rollup import StepRollup, sum_labels
 
 #: Warm-up (catalogue 29, proposed there): at least 10 steps, until the median of 10 steps changes
 #: by less than 10% against the 10 before ...
@@ -87,7 +87,7 @@ def totals_of(steps: Sequence[Step], older: Sequence[StepRollup] = ()) -> Totals
     exposed: dict[str, tuple[int, int]] = {}
     dry, dry_n = 0.0, 0
     parts: list[Step | StepRollup] = [*older, *steps]
-    labels = _sums([part.labels for part in parts])
+    labels = sum_labels([part.labels for part in parts])
     for rollup in older:
         for label, (ns, wall) in (rollup.exposed or {}).items():
             have = exposed.get(label, (0, 0))
@@ -111,15 +111,3 @@ def totals_of(steps: Sequence[Step], older: Sequence[StepRollup] = ()) -> Totals
         exposed=exposed,
         dry=dry / dry_n if dry_n else None,
     )
-
-
-def _sums(tables: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    """Sums by label; a live window is summed every few seconds, so the usual case is quick."""
-    if tables and all(tuple(table) == LABELS for table in tables):
-        columns = zip(*(table.values() for table in tables), strict=True)
-        return dict(zip(LABELS, map(sum, columns), strict=True))
-    sums: dict[str, int] = {}
-    for table in tables:
-        for label, ns in table.items():
-            sums[label] = sums.get(label, 0) + ns
-    return sums

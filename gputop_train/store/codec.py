@@ -129,6 +129,8 @@ class Codecs:
 
     def encode_labels(self, labels: Mapping[str, int]) -> bytes:
         """Nanoseconds by label as an array; time under a label the store lacks counts as other."""
+        if tuple(labels) == self._labels:  # as this version makes them: thousands a second
+            return _encode(list(labels.values()))
         values = [0] * len(self._labels)
         for label, ns in labels.items():
             values[self._label_at.get(label, self._other)] += ns

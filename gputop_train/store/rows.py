@@ -78,8 +78,14 @@ _LONGEST_NS = 1 << 50
 
 def is_sane(s: Step) -> bool:
     """Whether a step's numbers can be summed and stored; a hostile ring can hold any."""
-    times = (s.wall_ns, s.measured_ns, *s.labels.values(), *(s.exposed or {}).values())
-    return all(isinstance(ns, int) and abs(ns) < _LONGEST_NS for ns in times)
+    times = [s.wall_ns, s.measured_ns, *s.labels.values()]
+    if s.exposed:
+        times += s.exposed.values()
+    try:  # a sum of integers is one; of anything else it is not, or cannot be made
+        whole = type(sum(times)) is int
+        return whole and min(times) > -_LONGEST_NS and max(times) < _LONGEST_NS
+    except TypeError:
+        return False
 
 
 def step_row(s: Step, codecs: Codecs) -> tuple[Any, ...]:
@@ -114,13 +120,28 @@ def read_rollup(row: Sequence[Any], codecs: Codecs) -> StepRollup:
     return StepRollup(r.rank, r.sec, *times, labels, exposed, *rest)
 
 
-def refresh_step_rollup(db: sqlite3.Connection, codecs: Codecs, rank: int, sec: int) -> None:
-    """Makes the rollup of one second anew from the steps that are there."""
-    found = db.execute(
-        "SELECT * FROM step WHERE rank = ? AND t1_ns >= ? AND t1_ns < ? ORDER BY t1_ns",
-        (rank, sec * SECOND_NS, (sec + 1) * SECOND_NS),
-    )
-    steps = [read_step(row, codecs) for row in found]
+def refresh_step_rollup(
+    db: sqlite3.Connection,
+    codecs: Codecs,
+    rank: int,
+    sec: int,
+    steps: Sequence[Step] | None = None,
+) -> None:
+    """Makes the rollup of one second anew.
+
+    Args:
+        db: The store, in a transaction.
+        codecs: How it is written.
+        rank: Whose steps.
+        sec: The second.
+        steps: All of them, where they are known; else those that are there.
+    """
+    if steps is None:
+        found = db.execute(
+            "SELECT * FROM step WHERE rank = ? AND t1_ns >= ? AND t1_ns < ? ORDER BY t1_ns",
+            (rank, sec * SECOND_NS, (sec + 1) * SECOND_NS),
+        )
+        steps = [read_step(row, codecs) for row in found]
     if not steps:
         return
     r = roll_up(steps)

@@ -29,6 +29,7 @@ from gputop_train.model import (
 from gputop_train.store import files, retention, rows
 from gputop_train.store.codec import Codecs
 from gputop_train.store.rollup import SECOND_NS, second
+from gputop_train.store.seconds import Seconds
 
 #: Cadence of the counters kept for ``sites_between``; they are thinned to 10 s when old.
 SITE_AT_NS = SECOND_NS
@@ -88,7 +89,8 @@ class RunWriter:
             self._devices: dict[str, int] = {
                 uuid: number for number, uuid in self._db.execute("SELECT id, uuid FROM device")
             }
-            self._floor_sec = self._load_floors()
+            self._floor_sec, newest_sec = self._load_floors()
+            self._seconds = Seconds(newest_sec)
             self._util_floor_ns = retention.load_marks(self._db).get("util/10s", -(2**62))
         except files.DAMAGE as error:
             self._db.close()
@@ -97,6 +99,7 @@ class RunWriter:
     def add_steps(self, steps: Iterable[Step]) -> None:
         """Adds steps; one already there (same rank and end time) is left as it is."""
         good = [step for step in steps if rows.is_sane(step)]
+        self._seconds.add(good)
         self._buffer("step").extend(rows.step_row(step, self._codecs) for step in good)
 
     def add_intervals(self, intervals: Iterable[Interval]) -> None:
@@ -204,6 +207,7 @@ class RunWriter:
             return
         self._transact(self._write_pending)
         self._pending.clear()
+        self._seconds.committed()
         self._unreported_rows = 0
         self._last_commit_ns = now_ns
 
@@ -267,9 +271,11 @@ class RunWriter:
         utils = [row for row in self._pending.get("util", ()) if row[1] >= self._util_floor_ns]
         for table, waiting in self._pending.items():
             kept = steps if table == "step" else utils if table == "util" else waiting
-            self._insert(table, kept)
-        for rank, sec in sorted({(row[0], second(row[1])) for row in steps}):
-            rows.refresh_step_rollup(self._db, self._codecs, rank, sec)
+            if not self._insert(table, kept):
+                self._seconds.uncertain()
+        for (rank, sec), ends in Seconds.group(steps).items():
+            known = self._seconds.complete(rank, sec, ends)
+            rows.refresh_step_rollup(self._db, self._codecs, rank, sec, known)
         for dev, sec in sorted({(row[0], second(row[1])) for row in utils}):
             rows.refresh_util_rollup(self._db, dev, sec)
 
@@ -277,8 +283,12 @@ class RunWriter:
             lost = _json({"rows": self._unreported_rows})
             self._insert("note", [(self._now_ns(), "store-rows-dropped", lost)])
 
-    def _insert(self, table: str, kept: list[tuple[Any, ...]]) -> None:
-        """Inserts rows; one that SQLite cannot hold is dropped, or it would bar all others."""
+    def _insert(self, table: str, kept: list[tuple[Any, ...]]) -> bool:
+        """Inserts rows; one that SQLite cannot hold is dropped, or it would bar all others.
+
+        Tells whether it took them all.
+        """
+        dropped = self.dropped_rows
         bad = (sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.ProgrammingError)
         self._db.execute("SAVEPOINT rows")
         try:
@@ -292,6 +302,7 @@ class RunWriter:
                     self.dropped_rows += 1
                     self._unreported_rows += 1
         self._db.execute("RELEASE rows")
+        return self.dropped_rows == dropped
 
     def _is_current(self, rank: int, t1_ns: int) -> bool:
         """False for a step of a second whose steps are gone: its rollup is final."""
@@ -323,6 +334,7 @@ class RunWriter:
             raise
 
     def _roll_back(self) -> None:
+        self._seconds.uncertain()
         try:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
@@ -342,6 +354,8 @@ class RunWriter:
             waiting = self._pending[table]
             gone = min(len(waiting), over + MAX_BACKLOG_ROWS // 10)
             del waiting[:gone]
+            if table == "step":
+                self._seconds.keep(waiting)
             self.dropped_rows += gone
             self._unreported_rows += gone
 
@@ -368,17 +382,18 @@ class RunWriter:
         row = self._db.execute("SELECT value FROM meta WHERE key = 'layout'").fetchone()
         return Codecs.from_json(row[0])
 
-    def _load_floors(self) -> dict[int, int]:
-        floors = {}
+    def _load_floors(self) -> tuple[dict[int, int], dict[int, int]]:
+        """The oldest second of each rank with steps, and the newest with a rollup."""
+        floors, newest = {}, {}
         for rank in retention.ranks(self._db, "step_rollup"):
             (oldest_ns,) = self._db.execute(
                 "SELECT min(t1_ns) FROM step WHERE rank = ?", (rank,)
             ).fetchone()
-            (newest_sec,) = self._db.execute(
+            (newest[rank],) = self._db.execute(
                 "SELECT max(sec) FROM step_rollup WHERE rank = ?", (rank,)
             ).fetchone()
-            floors[rank] = newest_sec + 1 if oldest_ns is None else second(oldest_ns)
-        return floors
+            floors[rank] = newest[rank] + 1 if oldest_ns is None else second(oldest_ns)
+        return floors, newest
 
 
 def _json(value: object) -> str:
