@@ -109,7 +109,9 @@ def _parts(tensor: Any) -> Iterator[Any]:
         yield tensor
         return
     for name in flatten()[0]:
-        yield from _parts(getattr(tensor, name))
+        part = getattr(tensor, name)
+        if isinstance(part, S.torch.Tensor):  # newer DTensors name their mesh too
+            yield from _parts(part)
 
 
 def count_all(index: int, *, gradients: bool) -> dict[str, Any]:
