@@ -20,7 +20,9 @@ WATCHED = (
     "torch.distributed.checkpoint.state_dict_saver",
     "accelerate.accelerator",
     "safetensors.torch",
+    "torchdata.stateful_dataloader.stateful_dataloader",
     "wandb.sdk.wandb_run",
+    "mlflow.tracking.fluent",
 )
 
 
@@ -74,7 +76,7 @@ def _imported(name: str, module: Any) -> None:
         from . import arming
 
         arming.on_import(name, module)
-    except BaseException:
+    except Exception:  # not a Ctrl-C that arrives here: that is the script's
         pass
 
 

@@ -85,10 +85,20 @@ class Helper(threading.Thread):
 
     def run(self) -> None:
         """Until the process ends, or until the probe itself fails too often."""
+        try:
+            self._loop()
+        except Exception as error:  # nobody would catch it but threading, which prints
+            note_error("helper", error)
+            self._give_up()
+
+    def _loop(self) -> None:
         failures = 0
         next_drain = next_snapshot = 0.0
         while not self._running.acquire(True, self._pause()):
             if S.pid != os.getpid():
+                return
+            if S.dead:
+                self._give_up()
                 return
             self._wakes += 1
             clock = time.monotonic()

@@ -53,6 +53,6 @@ def _chain():
 
 try:
     _start_probe()
-except BaseException:
+except Exception:
     pass
 _chain()

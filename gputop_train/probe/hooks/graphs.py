@@ -35,7 +35,10 @@ def _wrap_begin(owner: Any) -> None:
 
     def capture_begin(self: Any, *args: Any, **kwargs: Any) -> Any:
         for stop in before_capture:
-            stop()
+            try:
+                stop()
+            except Exception as error:
+                S.failed("graphs", error)
         capturing[0] += 1
         seen[0] += 1
         try:

@@ -127,6 +127,32 @@ def _is_pinned(site: int, source: Any) -> bool:
     return bool(row[1])
 
 
+def _begin(edge: int) -> tuple[Any, int]:
+    """Before a call: the GPU events told of it, if any, and the time; 0 if that failed."""
+    try:
+        gpu = S.gpu
+        if gpu is not None and gpu.on:
+            gpu.mark(edge)
+            return gpu, now()
+        return None, now()
+    except Exception as error:
+        S.failed("transfer", error)
+        return None, 0
+
+
+def _end(edge: int, gpu: Any, start: int, source: Any, weight: int = 0) -> None:
+    """After a call: the span, and the other event of the pair."""
+    try:
+        if edge == _COPY_END:
+            told = _finish_copy(start, source, gpu is not None)
+        else:
+            told = _finish_read(start, source, gpu is not None, weight or gate.weight)
+        if gpu is not None:
+            gpu.mark(edge, told)
+    except Exception as error:
+        S.failed("transfer", error)
+
+
 def _make_read(name: str, original: Any) -> Any:
     state, kinds = S, _kinds()
 
@@ -135,24 +161,44 @@ def _make_read(name: str, original: Any) -> Any:
         if watched and not gate.open:
             gate.skipped += 1
             watched = False
-        gpu = state.gpu if watched else None
-        if gpu is not None and gpu.on:
-            gpu.mark(_SYNC_BEGIN)
-        else:
-            gpu = None
-        start = now()
+        gpu, start = _begin(_SYNC_BEGIN) if watched else (None, 0)
         try:
             return original(self, *args, **kwargs)
         except BaseException as error:
             leave_no_frame(error)
             raise
         finally:
-            if watched:
-                site = _finish_read(start, None, gpu is not None, gate.weight)
-                if gpu is not None:
-                    gpu.mark(_SYNC_END, site)
+            if start:
+                _end(_SYNC_END, gpu, start, None)
 
     return read
+
+
+def _begin_move(source: Any) -> tuple[Any, int]:
+    try:
+        gpu = S.gpu
+        if gpu is not None and gpu.on and not source.is_cuda:
+            gpu.mark(_COPY_BEGIN)
+            return gpu, now()
+        return None, now()
+    except Exception as error:
+        S.failed("transfer", error)
+        return None, 0
+
+
+def _end_move(gpu: Any, start: int, source: Any, result: Any, kwargs: dict[str, Any]) -> None:
+    try:
+        told = 0
+        if result is not source:
+            before, after = source.is_cuda, result.is_cuda
+            if after and not before:
+                told = _finish_copy(start, source, gpu is not None)
+            elif before and not after and not kwargs.get("non_blocking"):
+                _finish_read(start, source, False, gate.weight)
+        if gpu is not None:
+            gpu.mark(_COPY_END, told)
+    except Exception as error:
+        S.failed("transfer", error)
 
 
 def _make_move(name: str, original: Any) -> Any:
@@ -160,28 +206,14 @@ def _make_move(name: str, original: Any) -> Any:
 
     def move(self: Any, *args: Any, **kwargs: Any) -> Any:
         watched = gate.open and type(self) in kinds and ident() == state.thread_id
-        gpu = state.gpu
-        on = watched and gpu is not None and gpu.on and not self.is_cuda
-        if on:
-            gpu.mark(_COPY_BEGIN)
-        start = now()
+        gpu, start = _begin_move(self) if watched else (None, 0)
         try:
             result = original(self, *args, **kwargs)
         except BaseException as error:
             leave_no_frame(error)
             raise
-        site = 0
-        if watched and result is not self:
-            try:
-                source, target = self.is_cuda, result.is_cuda
-                if target and not source:
-                    site = _finish_copy(start, self, on)
-                elif source and not target and not kwargs.get("non_blocking"):
-                    _finish_read(start, self, False, gate.weight)
-            except Exception:
-                pass
-        if on:
-            gpu.mark(_COPY_END, site)
+        if start and (result is not self or gpu is not None):
+            _end_move(gpu, start, self, result, kwargs)
         return result
 
     return move
@@ -192,7 +224,7 @@ def _make_fill(name: str, original: Any) -> Any:
     state, kinds = S, _kinds()
 
     def copy_(self: Any, *args: Any, **kwargs: Any) -> Any:
-        source = args[0] if gate.open and args else None
+        source: Any = args[0] if gate.open and args else None
         edge = 0
         if type(source) in kinds and type(self) in kinds and ident() == state.thread_id:
             target = self.is_cuda
@@ -205,23 +237,15 @@ def _make_fill(name: str, original: Any) -> Any:
             except BaseException as error:
                 leave_no_frame(error)
                 raise
-        gpu = state.gpu
-        on = gpu is not None and gpu.on
-        if on:
-            gpu.mark(edge)
-        start = now()
+        gpu, start = _begin(edge)
         try:
             return original(self, *args, **kwargs)
         except BaseException as error:
             leave_no_frame(error)
             raise
         finally:
-            if edge == _COPY_BEGIN:
-                site = _finish_copy(start, source, on)
-            else:
-                site = _finish_read(start, source, on, gate.weight)
-            if on:
-                gpu.mark(edge + 1, site)
+            if start:
+                _end(edge + 1, gpu, start, source)
 
     return copy_
 
@@ -232,24 +256,16 @@ def _hook_synchronize(torch: Any) -> None:
 
     def make(original: Any) -> Any:
         def synchronize(*args: Any, **kwargs: Any) -> Any:
-            watched = ident() == state.thread_id
-            gpu = state.gpu if watched else None
-            if gpu is not None and gpu.on:
-                gpu.mark(_SYNC_BEGIN)
-            else:
-                gpu = None
-            start = now()
+            gpu, start = _begin(_SYNC_BEGIN) if ident() == state.thread_id else (None, 0)
             try:
                 return original(*args, **kwargs)
             except BaseException as error:
                 leave_no_frame(error)
                 raise
             finally:
-                if watched:
+                if start:
                     # Recorded in every step, so that each stands for itself alone.
-                    site = _finish_read(start, None, gpu is not None, 1)
-                    if gpu is not None:
-                        gpu.mark(_SYNC_END, site)
+                    _end(_SYNC_END, gpu, start, None, 1)
 
         return synchronize
 
