@@ -8,43 +8,38 @@ import sys
 import threading
 from typing import Any
 
-from . import sites
+from . import selfcheck, sites
+from .budget import duty
 from .state import S, append, ident, leave_mark, load_config, log, note_error, now
 from .words import FORK
 
 _loop_stacks: dict[str, list[tuple[int, Any]]] = {}
 #: Code objects of the frame that drives the loop: deepest frame common to backward and step.
 loop_codes: set[Any] = set()
-
 MAX_LOOPS = 64  # every cell of a notebook that is run again is another code object
+
 
 def on_import(name: str, module: Any) -> None:
     """A watched module has just been imported."""
     if name == "torch":
         _on_torch(module)
         return
-    from .hooks import pauses, save
+    from .hooks import compiled, libraries
 
     if name == "torch._dynamo":
-        _try("compile", pauses.watch_compile, module)
-    elif name == "safetensors.torch":
-        for writer in ("save_file", "save_model"):
-            save.wrap(module, writer, writer)
-    elif name == "torch.distributed.checkpoint.state_dict_saver":
-        for writer in ("save", "async_save"):
-            save.wrap(module, writer, writer)
-    elif name == "accelerate.accelerator":
-        save.wrap(module.Accelerator, "save_state", "save_state")
-    elif name == "torch.utils.tensorboard.writer":
-        for method in [m for m in dir(module.SummaryWriter) if m.startswith("add_")]:
-            pauses.wrap_logging(module.SummaryWriter, method)
-    elif name == "wandb.sdk.wandb_run":
-        pauses.wrap_logging(module.Run, "log")
+        _try("compile", compiled.watch, module)
+    elif name == "torchdata.stateful_dataloader.stateful_dataloader":
+        from .hooks import loader
+
+        _try("data", loader.watch_class, module.StatefulDataLoader)
+    else:
+        libraries.on_import(name, module)
 
 
 def _try(name: str, place: Any, *args: Any) -> None:
     try:
-        place(*args)
+        if not selfcheck.abstain(name):
+            place(*args)
     except Exception as error:
         S.hooks[name] = False
         note_error("hook " + name, error)
@@ -61,7 +56,7 @@ def _on_torch(torch: Any) -> None:
         return
     leave_mark("torch")
     from . import oom, optimizer_hooks
-    from .hooks import backward, distributed, evaluate, loader, pauses, save
+    from .hooks import backward, distributed, evaluate, graphs, loader, pauses, save
 
     for name, place in (
         ("data", loader.place),
@@ -70,6 +65,7 @@ def _on_torch(torch: Any) -> None:
         ("save", save.place),
         ("eval", evaluate.place),
         ("gc", pauses.place),
+        ("graphs", graphs.place),
     ):
         _try(name, place, torch)
     _try("oom", oom.watch, torch)
@@ -91,6 +87,16 @@ def training_seen(kind: str) -> bool:
             return False
         note_loop(kind)
         return S.armed
+    except Exception as error:
+        S.dead = True
+        S.armed = False
+        S.thread_id = 0
+        note_error("arming", error)
+        return False
+    finally:
+        S.set_eval_frame(evaluator)
+
+
 def _take_over() -> bool:
     """Follow the training into this thread, once the one that was watched has ended."""
     watched = S.thread
@@ -113,20 +119,14 @@ def forget_loop() -> None:
         S.loop_known = False
 
 
-    except Exception as error:
-        note_error("arming", error)
-        S.dead = True
-        return False
-    finally:
-        S.set_eval_frame(evaluator)
-
-
 def note_loop(kind: str) -> None:
     """Keep looking for the loop frame until both stacks were seen."""
     if not S.loop_known:
         evaluator = S.set_eval_frame(None)
-        _note_stack(kind)
-        S.set_eval_frame(evaluator)
+        try:
+            _note_stack(kind)
+        finally:
+            S.set_eval_frame(evaluator)
 
 
 def _note_stack(kind: str) -> None:
@@ -158,11 +158,6 @@ def _arm() -> None:
     S.pid = os.getpid()
     S.thread, S.thread_id = _this_thread(), ident()
     place_cuda_hooks()
-        return
-    process: Any = sys.modules.get("multiprocessing.process")
-    if process is not None and process.parent_process() is not None:
-        # Forked children of multiprocessing leave by os._exit, past atexit: this runs there, last.
-        sys.modules["multiprocessing.util"].Finalize(None, _at_exit, exitpriority=-100)
     if S.forks:
         append(now() << 6 | FORK)
     leave_mark("training")
@@ -171,11 +166,16 @@ def _arm() -> None:
         S.armed = False
         S.dead = True
         S.thread_id = 0
+        return
+    process: Any = sys.modules.get("multiprocessing.process")
+    if process is not None and process.parent_process() is not None:
+        # Forked children of multiprocessing leave by os._exit, past atexit: this runs there, last.
+        sys.modules["multiprocessing.util"].Finalize(None, _at_exit, exitpriority=-100)
 
 
 def place_cuda_hooks() -> None:
     """Hooks that need a CUDA context; the helper tries again until there is one."""
-    from . import gpu_events, memory
+    from . import memory
     from .hooks import transfer
 
     torch = S.torch
@@ -183,12 +183,28 @@ def place_cuda_hooks() -> None:
     if S.gpu is not None or not torch.cuda.is_initialized():
         return
     _try("sync", transfer.place, torch)
+    _try("gpu_events", _watch_gpu)
+
+
+def _watch_gpu() -> None:
+    from . import gpu_events
+
     S.gpu = gpu_events.create()
 
 
 def _after_fork() -> None:
     """In a child: no thread of ours lives on. Stay silent until this process trains itself."""
-    from .hooks import evaluate
+    try:
+        _start_afresh()
+    except Exception as error:  # os.fork would print it
+        S.dead = True
+        S.armed = False
+        S.thread_id = 0
+        note_error("fork", error)
+
+
+def _start_afresh() -> None:
+    from .hooks import evaluate, libraries, pauses, precision
 
     S.forks += 1
     S.armed = S.loop_known = False
@@ -200,7 +216,9 @@ def _after_fork() -> None:
         _keep_for_ever(gpu)
     helper, S.helper = S.helper, None
     log.clear()
-    evaluate.reset()
+    duty.reset()
+    for part in (evaluate, libraries, pauses, precision):
+        part.reset()
     if helper is not None:
         helper.forget()
 
@@ -225,6 +243,13 @@ def _keep_for_ever(gpu: Any) -> None:
 
 
 def _at_exit() -> None:
+    try:
+        _leave()
+    except Exception as error:  # atexit would print it
+        note_error("exit", error)
+
+
+def _leave() -> None:
     from . import oom
 
     oom.leave_last()

@@ -11,6 +11,7 @@ from typing import Any
 
 from . import memory, oom, sites
 from .hooks import distributed
+from .hooks import compiled, libraries, pauses, precision
 from .state import S, now
 
 
@@ -73,43 +74,6 @@ def _cuda() -> dict[str, Any]:
     return result
 
 
-def _flags() -> dict[str, Any]:
-    torch = S.torch
-    flags: dict[str, Any] = {}
-    for name, read in (
-        ("anomaly", lambda: torch.is_anomaly_enabled()),
-        ("cudnn_benchmark", lambda: torch.backends.cudnn.benchmark),
-        ("tf32", lambda: torch.get_float32_matmul_precision() != "highest"),
-        ("deterministic", lambda: torch.are_deterministic_algorithms_enabled()),
-        ("user_profiler", lambda: bool(torch._C._autograd._profiler_enabled())),
-        ("threads", lambda: torch.get_num_threads()),
-    ):
-        try:
-            flags[name] = read()
-        except Exception:
-            flags[name] = None
-    return flags
-
-
-def _dynamo() -> dict[str, Any] | None:
-    utils = sys.modules.get("torch._dynamo.utils")
-    if utils is None:
-        return None
-    counters = utils.counters
-
-    def total(name: str) -> int | None:
-        # .get: the counters are a defaultdict, and reading must not add keys to it.
-        found = counters.get(name)
-        return sum(found.values()) if found is not None else None
-
-    return {
-        "frames": total("frames"),
-        "graph_breaks": total("graph_break"),
-        "recompiles": total("recompiles"),
-        "unique_graphs": (counters.get("stats") or {}).get("unique_graphs"),
-    }
-
-
 def _hooks() -> dict[str, bool]:
     """Hooks in place. Without a CUDA context no copy or sync can happen: none is missed."""
     hooks = dict(S.hooks)
@@ -117,6 +81,15 @@ def _hooks() -> dict[str, bool]:
         hooks.setdefault("sync", True)
         hooks.setdefault("h2d", True)
     return hooks
+
+
+def loader_shapes() -> list[list[Any]]:
+    """``[loader id, distinct shapes of a batch's first tensor, batches looked at]``."""
+    return [
+        [row["id"], len(row["_shapes"]), row["_looked"]]
+        for row in list(S.loaders.values())
+        if "_shapes" in row
+    ]
 
 
 def _safely(read: Any) -> Any:
@@ -166,10 +139,14 @@ class SnapshotBuilder:
             held=memory.keeper.picture,
             oom=_safely(oom.report),
             ddp=_safely(distributed.report),
-            flags=_safely(_flags),
-            dynamo=_safely(_dynamo),
+            flags=_safely(precision.flags),
+            amp=_safely(precision.amp),
+            dynamo=_safely(compiled.report),
+            logging=_safely(libraries.report),
+            shapes=_safely(loader_shapes),
+            empty_cache=_safely(pauses.empty_cache_calls),
             gpu_events=S.gpu.report() if S.gpu is not None else None,
-            gc={"count": S.gc_count, "total_ns": S.gc_ns},
+            gc=_safely(pauses.report),
             hooks=_hooks(),
             overrides=S.overrides,
             errors=S.errors,
