@@ -137,6 +137,9 @@ def _remember(opt: Any) -> int:
         tensors = [p for group in groups for p in group["params"]]
         row["fused"] = groups[0].get("fused")
         row["foreach"] = groups[0].get("foreach")
+        row["capturable"] = groups[0].get("capturable")
+        row["differentiable"] = groups[0].get("differentiable")
+        row["dtypes"] = sorted({str(p.dtype).replace("torch.", "") for p in tensors})[:4]
         row["tensors"] = len(tensors)
         row["params"] = sum(p.numel() for p in tensors)
         if tensors:

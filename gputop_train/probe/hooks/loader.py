@@ -20,6 +20,7 @@ _ID = "_gputop_loader_id"
 _BEGIN = {False: W.DATA_NOGRAD * 2, True: W.DATA * 2}
 _ITER = W.ITER * 2
 _SIZE_EVERY = 16  # look into one batch in 16 for its size; loaders with a fixed batch_size tell it
+MAX_SHAPES = 64  # of a loader's first tensor
 _ids: Any = None  # weak map loader -> id
 
 
@@ -144,25 +145,29 @@ def _size(row: dict[str, Any], batch: Any) -> int:
     """Samples in a batch: the first dimension of its first tensor, looked up once in a while."""
     if row["batches"] % _SIZE_EVERY == 0:
         try:
-            row["_size"] = _first_dimension(batch, 0)
+            shape = _first_shape(batch, 0)
+            row["_size"] = shape[0] if shape else 0
+            row["_looked"] += 1
+            if len(row["_shapes"]) < MAX_SHAPES:
+                row["_shapes"].add(shape)
         except Exception:
             row["_size"] = 0
     return int(row["_size"])
 
 
-def _first_dimension(batch: Any, depth: int) -> int:
+def _first_shape(batch: Any, depth: int) -> tuple[int, ...]:
     if depth > 3:
-        return 0
+        return ()
     shape = getattr(batch, "shape", None)
     if shape is not None:
-        return int(shape[0]) if len(shape) else 0
+        return tuple(int(n) for n in shape)
     items = batch.values() if isinstance(batch, dict) else batch
     if isinstance(items, (list, tuple)) or isinstance(batch, dict):
         for item in items:
-            found = _first_dimension(item, depth + 1)
+            found = _first_shape(item, depth + 1)
             if found:
                 return found
-    return 0
+    return ()
 
 
 def _make_iter(original: Any) -> Any:
@@ -282,6 +287,8 @@ def _remember(loader: Any, site: tuple[Any, int], override: dict[str, Any]) -> N
         "epochs": 0,
         "override": override,
         "_size": 0,
+        "_shapes": set(),
+        "_looked": 0,
     }
     _ids[loader] = row_id
 
