@@ -56,7 +56,7 @@ def _on_torch(torch: Any) -> None:
         return
     leave_mark("torch")
     from . import oom, optimizer_hooks
-    from .hooks import backward, distributed, evaluate, graphs, loader, pauses, save
+    from .hooks import backward, distributed, evaluate, graphs, loader, pauses, precision, save
 
     for name, place in (
         ("data", loader.place),
@@ -65,6 +65,7 @@ def _on_torch(torch: Any) -> None:
         ("save", save.place),
         ("eval", evaluate.place),
         ("gc", pauses.place),
+        ("precision", precision.place),
         ("graphs", graphs.place),
     ):
         _try(name, place, torch)

@@ -43,8 +43,8 @@ def _make_enter(original: Any) -> Any:
         if ident() == state.thread_id:
             try:
                 _note(self)
-            except Exception:
-                pass
+            except Exception as error:
+                state.failed("precision", error)
         return result
 
     return __enter__
@@ -87,6 +87,13 @@ def _updated(scaler: Any) -> None:
         if _steps_at_update[0] == S.steps:
             _scaler[1] += 1
         _steps_at_update[0] = S.steps
+
+
+def _count_update(steps: int) -> None:
+    _scaler[0] += 1
+    if _steps_at_update[0] == steps:
+        _scaler[1] += 1
+    _steps_at_update[0] = steps
 
 
 def _make_replicate(original: Any) -> Any:
