@@ -27,15 +27,16 @@ def exposed_per_step_ns(state: Mapping[str, Any]) -> float | None:
     Returns:
         Nanoseconds of every DDP module together; ``None`` where one of them did not say.
     """
-    modules = state.get("ddp")
-    if not isinstance(modules, list) or not modules:
+    modules = _modules(state)
+    if not modules:
         return None
     total = 0.0
     for module in modules:
         exposed, per_step = module.get("exposed_ns"), module.get("per_step")
         if not isinstance(exposed, int) or not isinstance(per_step, (int, float)):
             return None
-        if module.get("samples", 0) < MIN_SAMPLES:
+        samples = module.get("samples")
+        if not isinstance(samples, int) or samples < MIN_SAMPLES:
             return None
         total += exposed * per_step
     return total
@@ -43,8 +44,7 @@ def exposed_per_step_ns(state: Mapping[str, Any]) -> float | None:
 
 def host_waits(state: Mapping[str, Any]) -> bool:
     """Whether the host is what waits: every DDP module's parameters are on the CPU."""
-    modules = state.get("ddp")
-    return isinstance(modules, list) and all(m.get("device") == "cpu" for m in modules)
+    return all(module.get("device") == "cpu" for module in _modules(state))
 
 
 def with_comm(
@@ -70,3 +70,9 @@ def with_comm(
     found["backward"] = found.get("backward", 0.0) - waited
     found["comm"] = found.get("comm", 0.0) + waited
     return found
+
+
+def _modules(state: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What each DDP module said; what a ring holds is not trusted to be of that form."""
+    told = state.get("ddp")
+    return [m if isinstance(m, Mapping) else {} for m in told] if isinstance(told, list) else []

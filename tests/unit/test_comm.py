@@ -1,0 +1,60 @@
+"""The wait for other ranks is taken out of backward only where it was measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gputop_train.diagnose.comm import exposed_per_step_ns, with_comm
+from gputop_train.diagnose.window import Totals
+
+MS = 1_000_000
+DDP: dict[str, Any] = {"device": "cpu", "exposed_ns": 30 * MS, "per_step": 1.0, "samples": 8}
+SHARES = {"backward": 0.8, "forward": 0.2, "comm": 0.0}
+#: 100 steps of 50 ms.
+TOTALS = Totals(steps=100, wall_ns=5000 * MS)
+
+
+def state(*modules: dict[str, Any], calls: int = 120) -> dict[str, Any]:
+    return {"ddp": list(modules), "cost": {"steps": calls}}
+
+
+def test_the_measured_wait_moves_from_backward_to_comm():
+    found = with_comm(SHARES, state(DDP), TOTALS, 120)
+    assert found == pytest.approx({"backward": 0.2, "forward": 0.2, "comm": 0.6})
+
+
+def test_it_never_takes_more_than_backward_had():
+    found = with_comm(SHARES, state(DDP | {"exposed_ns": 90 * MS}), TOTALS, 120)
+    assert found == pytest.approx({"backward": 0.0, "forward": 0.2, "comm": 0.8})
+
+
+def test_iterations_and_optimizers_of_a_step_are_counted():
+    accumulates = state(DDP | {"exposed_ns": 5 * MS, "per_step": 4.0})
+    assert with_comm(SHARES, accumulates, TOTALS, 120)["comm"] == pytest.approx(0.4)
+    two = DDP | {"exposed_ns": 10 * MS, "per_step": 0.5}
+    assert with_comm(SHARES, state(two, two, calls=240), TOTALS, 120)["comm"] == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        state(DDP | {"exposed_ns": None}),
+        state(DDP | {"per_step": None}),
+        state(DDP | {"samples": 4}),
+        state(DDP | {"device": "cuda"}),
+        state(DDP, DDP | {"exposed_ns": None}),
+        state(),
+        {"ddp": [DDP]},
+        {"ddp": "hostile"},
+        state(DDP | {"samples": "many"}, 7),  # type: ignore[arg-type]
+        {},
+    ],
+)
+def test_what_was_not_measured_stays_backward(unknown: dict[str, Any]):
+    assert with_comm(SHARES, unknown, TOTALS, 120) == SHARES
+
+
+def test_a_gpus_wait_is_known_though_the_host_does_not_share_it():
+    assert exposed_per_step_ns(state(DDP | {"device": "cuda"})) == 30 * MS
