@@ -140,7 +140,10 @@ class Interpreter:
             spans = [s for s in spans if s.t1_ns > t0 and s.t0_ns < t1]
         evals: list[tuple[int, int]] = []
         if spans or seen.evaluates or self._eval_open:
-            evals = self._evaluations(stretch, spans)
+            if seen.evaluates or self._eval_open or any(s.code == SPAN_NOGRAD for s in spans):
+                evals = self._evaluations(stretch, spans)
+            else:
+                self._note_loader(stretch.words)
             overlays: list[Tile] = [
                 (max(s.t0_ns, t0), min(s.t1_ns, t1), SPAN_LABEL[s.code])
                 for s in spans
@@ -197,11 +200,14 @@ class Interpreter:
 
     def _nograd_data_is_training(self, words: Sequence[int]) -> bool:
         """Whether the loop fetches its own batches with gradients disabled."""
-        if not self._grad_loader_seen:
-            self._grad_loader_seen = any(word & CODE_MASK == DATA << 1 for word in words)
+        self._note_loader(words)
         if self._grad_loader_seen:
             return False
         return sum(1 for word in words if word & CODE_MASK == DATA_NOGRAD << 1) <= 1
+
+    def _note_loader(self, words: Sequence[int]) -> None:
+        if not self._grad_loader_seen:
+            self._grad_loader_seen = any(word & CODE_MASK == DATA << 1 for word in words)
 
     def _intervals(
         self,

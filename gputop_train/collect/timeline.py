@@ -29,6 +29,7 @@ from gputop_train.collect.words import (
     FORK,
     IDLE,
     OPTIMIZER,
+    PARTS,
     PLAIN,
     PLAIN_BARE,
     SCALER_UPDATE,
@@ -118,6 +119,8 @@ class Timeline:
                     self._optimizer_begins(split_site(word >> CODE_BITS)[0])
                     put = self._pending.open.words.append
                 self._argument_of = ARG_SITE
+            elif PARTS[code]:
+                records.take(code, word >> CODE_BITS)
             else:
                 self._special(code, word)
                 put = self._pending.open.words.append

@@ -70,11 +70,14 @@ class Layout:
         return replace(self, wall_ns=wall, tiles=tiles)
 
 
+_Learned = tuple[Sequence[Tile], Sequence[int], int, int | None, int]
+
+
 class Layouts:
     """The layouts of late of one training thread."""
 
     def __init__(self) -> None:
-        self._kept: deque[Layout] = deque(maxlen=KEPT)
+        self._kept: deque[Layout | _Learned] = deque(maxlen=KEPT)
         self._turn = 0
 
     def learn(
@@ -100,12 +103,8 @@ class Layouts:
         """
         if not usual and self._kept:
             return
-        kept, wall = _closed_up(tile for tile in tiles if tile[2] not in _INTERRUPTIONS)
-        if wall > 0:
-            long_wait = any(
-                end - begin >= LONG_WAIT_NS for begin, end, label in kept if label == L_DATA_WAIT
-            )
-            self._kept.append(Layout(wall, kept, tuple(kinds), micro, samples, syncs, long_wait))
+        if any(tile[2] not in _INTERRUPTIONS for tile in tiles):
+            self._kept.append((tiles, kinds, micro, samples, syncs))
 
     def next(self, wall_ns: int, exact: frozenset[int]) -> Layout | None:
         """A layout for so much time: the next in turn that is about as long, else the nearest.
@@ -118,7 +117,7 @@ class Layouts:
         nearest: Layout | None = None
         for _ in range(len(kept)):
             self._turn = (self._turn + 1) % len(kept)
-            found = kept[self._turn]
+            found = self._layout(self._turn)
             if found.long_wait and L_DATA_WAIT not in exact:
                 continue  # this step would have told such a wait
             found = found.without(exact)
@@ -128,6 +127,19 @@ class Layouts:
             if nearest is None or off < abs(nearest.wall_ns - wall_ns):
                 nearest = found
         return nearest
+
+    def _layout(self, place: int) -> Layout:
+        """One of those kept; made when it is first needed, which in a slow loop is never."""
+        found = self._kept[place]
+        if not isinstance(found, Layout):
+            tiles, kinds, micro, samples, syncs = found
+            kept, wall = _closed_up(tile for tile in tiles if tile[2] not in _INTERRUPTIONS)
+            long_wait = any(
+                end - begin >= LONG_WAIT_NS for begin, end, label in kept if label == L_DATA_WAIT
+            )
+            found = Layout(wall, kept, tuple(kinds), micro, samples, syncs, long_wait)
+            self._kept[place] = found
+        return found
 
 
 def told_exactly(words: Sequence[int]) -> list[int]:

@@ -147,6 +147,10 @@ PLAIN: Final = bytes(
 )
 #: The same before the first optimizer step, where a batch or eval mode may matter to the cutter.
 PLAIN_BARE: Final = bytes(flag and code >> 1 not in (DATA, EVAL) for code, flag in enumerate(PLAIN))
+#: Words that begin or go on with a record and never complete one.
+PARTS: Final = bytes(
+    SPAN_SYNC <= code <= SPAN_COMPILE or code in (SAMPLE, ARG_DUR) for code in range(64)
+)
 
 
 def newest_edge_ns(words: Sequence[int]) -> int:
