@@ -4,7 +4,7 @@ Only the run's owner may knock: the socket is 0600 in a 0700 directory and the p
 of the kernel besides, because a directory's mode is one ``chmod`` away from being wrong. Whatever
 arrives is hostile until parsed: its length, number of clients and time are bounded.
 
-Requests: ``{"op": "ping"}``, ``{"op": "status"}``, ``{"op": "stop"}``. Replies carry ``"ok"`` and,
+Requests: ``{"op": "ping"}``, ``"status"``, ``"stop"`` and ``"burst"``. Replies carry ``"ok"`` and,
 when it is false, ``"error"`` in one sentence. Detaching needs no request: the screen just leaves.
 """
 
@@ -125,6 +125,10 @@ class Client:
     def stop(self) -> dict[str, Any]:
         """Ask for the stop ladder; returns at once, the ladder takes its time."""
         return self.request("stop")
+
+    def burst(self) -> dict[str, Any]:
+        """Ask for a profiler burst; ``asked`` says of how many processes."""
+        return self.request("burst")
 
     def request(self, op: str, **fields: Any) -> dict[str, Any]:
         """Send one request and give the reply.

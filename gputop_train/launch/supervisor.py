@@ -209,6 +209,8 @@ class Supervisor:
         if op == "stop":
             self._begin_stop("user")
             return {"stopping": self._stop_reason}
+        if op == "burst":
+            return {"asked": self._pipe.feeds.request_burst()}
         raise LookupError(op)
 
     def _open_door(self) -> None:

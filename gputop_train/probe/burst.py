@@ -235,7 +235,7 @@ class Burst:
         if not self._hooked:
             self._hooked = True
             graphs.before_capture.append(self.abort)
-            os.register_at_fork(before=self.abort)
+            os.register_at_fork(before=self.abort, after_in_child=trace.leave_in_child)
             atexit.register(self.abort)
 
     def _ended_first(self, original: Any) -> Any:

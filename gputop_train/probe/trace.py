@@ -21,6 +21,39 @@ _COPY = ("Memcpy", "Memset")
 _WAITS = ("Synchronize", "cudaMemcpy", "cuMemcpy")
 
 
+class _Leaving:
+    """How a forked child leaves: past Kineto's destructors, which wait for a thread it lacks.
+
+    Kineto starts a thread at its first use. A child forked later that ends by ``exit`` (not by
+    ``os._exit``, as workers do) would join that thread for ever: seen with torch 2.13, with
+    ``torch.profiler`` as with us. glibc's ``on_exit`` hands the status to ``_exit`` itself; what C
+    streams still hold is written first.
+    """
+
+    def __init__(self) -> None:
+        libc = ctypes.CDLL(None)
+        self._register = libc.on_exit
+        self._last = ctypes.cast(libc._exit, ctypes.c_void_p)
+        self._flush = ctypes.cast(libc.fcloseall, ctypes.c_void_p)
+
+    def arrange(self) -> None:
+        """In the child. Called last first: what is registered first runs last."""
+        self._register(self._last, None)
+        self._register(self._flush, None)
+
+
+_leaving: list[_Leaving] = []
+
+
+def leave_in_child() -> None:
+    """After a fork, in the child of a process that was traced."""
+    try:
+        if _leaving:
+            _leaving[0].arrange()
+    except Exception:
+        pass
+
+
 class TraceError(Exception):
     """This torch cannot be traced silently; the message says why."""
 
@@ -37,6 +70,11 @@ class Trace:
         profiler, self._autograd = torch._C._profiler, torch._C._autograd
         kinds = profiler.ProfilerActivity
         self._severity = _severity(torch)
+        if not _leaving:
+            try:
+                _leaving.append(_Leaving())
+            except (OSError, AttributeError):
+                raise TraceError("children forked later could not leave the profiler") from None
         self._activities = {kinds.CUDA if cuda else kinds.CPU}
         self._config = profiler.ProfilerConfig(
             profiler.ProfilerState.KINETO, False, False, False, False, False,
