@@ -57,9 +57,11 @@ def is_library_name(name: str) -> bool:
 
 
 def register(
-    code: Any, line: int, kind: str, call: str | None = None, label: str | None = None
+    code: Any, line: int | None, kind: str, call: str | None = None, label: str | None = None
 ) -> int:
-    """Id of this place, 0 when the table is full."""
+    """Id of this place; 0 when the table is full, or the instruction is of no line (3.11 on)."""
+    if line is None:
+        return 0
     key = (id(code), line, kind + (label or ""))
     site = _ids.get(key)
     if site is None:
