@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gputop_train import paths
-from gputop_train.launch import housekeeping, identity, runfile, verdicts
+from gputop_train.launch import host_oom, housekeeping, identity, runfile, verdicts
 from gputop_train.launch.feeds import RankState
 from gputop_train.launch.locking import AlreadyWatched, take_lock
 from gputop_train.launch.noring import explain_afterwards
@@ -55,6 +55,9 @@ def open_pipeline(run_dir: Path, run: Mapping[str, Any], sid: int | None) -> Pip
     known, damaged = _earlier(store)
     writer = RunWriter(store)
     pipeline = Pipeline(Path(str(run.get("ring_dir"))), sid, writer, known or {})
+    child = identity.recorded_child(run)
+    if sid is not None and child is not None:
+        pipeline.memory_kills = host_oom.KillCount.of(child.pid)
     writer.set_meta("run", dict(run))
     if damaged is not None:
         pipeline.note("store-damaged", {"text": damaged})
@@ -93,7 +96,11 @@ def _report(
 ) -> dict[str, Any]:
     ended = runfile.read_exit(run_dir)
     known = ended is not None and ended.reason is None
-    pipeline.writer.set_meta("exit_code", ended.status if ended is not None and known else None)
+    status = ended.status if ended is not None and known else None
+    pipeline.writer.set_meta("exit_code", status)
+    killed = host_oom.explain(pipeline.memory_kills, status)
+    if killed is not None:
+        pipeline.note("host-oom", {"text": killed})
     judged = verdicts.judge_run(store, final=True, unsaved=_commit_all(pipeline))
     # Stored before the report is written: the screen shows it even where the disk takes no more.
     pipeline.writer.add_finding(time.monotonic_ns(), verdicts.as_body(judged[1]))

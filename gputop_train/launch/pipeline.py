@@ -12,6 +12,7 @@ from typing import Any
 from gputop_train.collect.timeline import Batch, loaders_from_snapshot, sites_from_snapshot
 from gputop_train.launch.feeds import Feed, Feeds, RankState
 from gputop_train.launch.guard import Guard
+from gputop_train.launch.host_oom import KillCount
 from gputop_train.launch.sampling import Sampling
 from gputop_train.model import MemorySample
 from gputop_train.store.errors import StoreFull
@@ -47,6 +48,7 @@ class Pipeline:
         self.writer = writer
         self.guard = Guard(self.note, clock)
         self.feeds = Feeds(ring_dir, known, self._refused)
+        self.memory_kills: KillCount | None = None
         self._clock = clock
         self._sampling: Sampling | None = None
         if sid is not None:

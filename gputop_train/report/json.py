@@ -81,7 +81,8 @@ def _run(
 ) -> dict[str, Any]:
     attempts = reader.meta("attempts")
     became = settings.outcomes(run, window.probe_states.values())
-    reason = (exit_ or {}).get("reason")
+    killed = [n.body.get("text") for n in reader.notes() if n.kind == "host-oom"]
+    reason = (exit_ or {}).get("reason") or (killed[-1] if killed else None)
     if exit_ is None:
         reason = "The script had not ended, or nobody saw its end."
     return {

@@ -250,4 +250,6 @@ def _ending(run: Mapping[str, Any]) -> str:
     if run["exit_code"] is None:
         return f"exit code unknown{after}: {run['exit_reason'] or 'nobody saw the end'}"
     stopped = " (stopped on request)" if run["stopped_by"] else ""
+    if run.get("exit_reason"):
+        stopped += f": {fmt.printable(str(run['exit_reason']))}"
     return f"exit code {run['exit_code']}{after}{stopped}"
