@@ -36,6 +36,7 @@ class Helper(threading.Thread):
         self._wakes = 0
         self._lost = 0
         self._next_memory = 0
+        self._memory_cost_ns = 0
         self._hz = float(S.config.get("sampler_hz", 40))
         self._sampler = sampler.Sampler() if self._hz > 0 else None
         self._builder = snapshot.SnapshotBuilder()
@@ -76,6 +77,7 @@ class Helper(threading.Thread):
             return
         finally:
             S.set_eval_frame(evaluator)
+            self._memory_cost_ns += now() - t_ns
         if held is not None and held["allocated"] is not None:
             append(t_ns << 6 | MEM_AT)
             append(held["allocated"] << 6 | MEM_ALLOCATED)
@@ -172,6 +174,7 @@ class Helper(threading.Thread):
         events_ns = S.gpu.total_cost_ns if S.gpu is not None else 0
         helper_ns = self._cpu_ns + self._wakes * HANDOVER_NS
         total = int(duty.cost_ns + events_ns + gate.cost_ns + helper_ns) + self._burst.cost_ns
+        total += self._memory_cost_ns
         return {
             "events": self._events,
             "phases_ns": duty.cost_ns,
@@ -180,6 +183,7 @@ class Helper(threading.Thread):
             "burst_ns": self._burst.cost_ns,
             "spans_ns": gate.cost_ns,
             "spans_every": gate.every,
+            "memory_ns": self._memory_cost_ns,
             "helper_cpu_ns": self._cpu_ns,
             "helper_wakes": self._wakes,
             "total_ns": total,
