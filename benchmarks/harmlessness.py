@@ -16,8 +16,6 @@ know ``--steps`` get ``--steps N``.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import hashlib
 import importlib.util
 import json
 import os
@@ -29,46 +27,18 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from harmless_compare import Outcome, Row, compare, mask, recorded, table, tree
 
 ROOT = Path(__file__).resolve().parent.parent
 OWN_SCRIPTS = ROOT / "tests" / "harmless_scripts"
 RECORDER = Path(__file__).resolve().parent / "harmless_recorder"
-ASPECTS = ("output", "exit", "rng", "parameters", "dynamo", "warnings", "files", "process")
 PLAIN_RUNS = 3
-#: A script is left out when plain runs disagree in one of these: nothing much would be compared.
-ESSENTIAL = ("output", "exit", "rng", "parameters")
 LIMIT_S = 420
-
-_UNIT = r"(?:s|ms|us|µs|ns|sec|secs|seconds|min|h|it/s|s/it|[A-Za-z]+/s(?:ec)?)"
-_KEY = r"((?:time|elapsed|runtime|per_second|took|speed|eta|\bt)['\"]?\s*[:=]?\s*['\"]?)"
-#: Digits that tell the time; everything else must be equal. Addresses differ by ASLR.
-_MASKS = tuple(
-    (re.compile(pattern, re.I), replacement)
-    for pattern, replacement in (
-        (r"\b[WIEF]\d{4} [\d:.]+ +\d+ ", "LOG "),
-        (r"\d{4}-\d\d-\d\d[ T]?", "DATE "),
-        (r"\b\d+:\d\d(?::\d\d)?(?:[.,]\d+)?", "TIME"),
-        (r"\b\d+(?:\.\d+)?(?:e[+-]?\d+)?(?= ?" + _UNIT + r"\b)", "N"),
-        (_KEY + r"[\d.]+(?:e[+-]?\d+)?", r"\1N"),
-        (r"0x[0-9a-f]{6,}", "ADDRESS"),
-    )
-)  # fmt: skip
-
-
-def mask(text: str) -> str:
-    """A log without its clock: timing digits masked, progress bars reduced to their last frame."""
-    lines = []
-    for line in text.split("\n"):
-        last = line.rstrip("\r").rsplit("\r", 1)[-1]
-        for pattern, replacement in _MASKS:
-            last = pattern.sub(replacement, last)
-        lines.append(last)
-    return "\n".join(lines)
 
 
 @dataclass(frozen=True)
@@ -126,32 +96,6 @@ class Script:
         return f"{', '.join(absent)} not installed" if absent else None
 
 
-@dataclass
-class Outcome:
-    """What one run left behind, aspect by aspect."""
-
-    kind: str
-    seconds: float
-    seen: dict[str, Any] = field(default_factory=dict)
-    log: str = ""
-    overhead: str = ""
-
-
-@dataclass
-class Row:
-    """One script's line in the table."""
-
-    script: Script
-    cells: dict[str, str] = field(default_factory=dict)
-    left_out: str | None = None
-    not_run: str | None = None
-    outcomes: list[Outcome] = field(default_factory=list)
-
-    @property
-    def differs(self) -> list[str]:
-        return [aspect for aspect, cell in self.cells.items() if cell == "DIFFERS"]
-
-
 class Bench:
     """Runs scripts and compares; thread-safe, one script per thread."""
 
@@ -163,7 +107,7 @@ class Bench:
         self._lock = threading.Lock()
 
     def judge(self, script: Script) -> Row:
-        row = Row(script, not_run=script.not_here(self.device))
+        row = Row(script.name, not_run=script.not_here(self.device))
         if row.not_run is None:
             kinds = ["plain"] * PLAIN_RUNS + ["watched"] * self.watched
             row.outcomes = [self._run(script, kind, n) for n, kind in enumerate(kinds)]
@@ -245,50 +189,10 @@ class Bench:
             outcome.seen["output"] = f"output.log differs from stdout\n{outcome.seen['output']}"
         if not logs or not (logs[0].parent / "probe" / "seen-started").exists():
             outcome.seen["exit"] = f"the probe was not there: {outcome.overhead[-300:]}"
-
-
-def recorded(records: Path) -> dict[str, Any]:
-    """The records of every process that had torch, in an order that knows no process id."""
-    found = sorted(
-        (json.loads(path.read_text()) for path in records.glob("*.json")),
-        key=lambda record: json.dumps([record["who"], record["rng"]]),
-    )
-    names = [name for name in ASPECTS if name not in ("output", "exit", "files")]
-    result = {n: [[r["who"], r[n]] for r in found if r[n] not in (None, [])] for n in names}
-    result["warnings"] = [[who, [mask(str(w)) for w in shown]] for who, shown in result["warnings"]]
-    return result
-
-
-def tree(directory: Path) -> dict[str, str]:
-    """Every file below a directory with mode and hash; text with its clock masked."""
-    found = {}
-    for path in sorted(directory.rglob("*")):
-        name = mask(str(path.relative_to(directory)))
-        if not path.is_file():
-            found[name] = oct(path.lstat().st_mode)
-            continue
-        content = path.read_bytes()
-        with contextlib.suppress(UnicodeDecodeError):
-            content = mask(content.decode("utf-8")).encode()
-        found[name] = f"{path.stat().st_mode:o} {hashlib.sha256(content).hexdigest()[:16]}"
-    return found
-
-
-def compare(row: Row) -> None:
-    """Fill a row's cells from its outcomes."""
-    plain = [o.seen for o in row.outcomes if o.kind == "plain"]
-    watched = [o.seen for o in row.outcomes if o.kind != "plain"]
-    for aspect in ASPECTS:
-        first = plain[0][aspect]
-        if any(other[aspect] != first for other in plain[1:]):
-            row.cells[aspect] = "plain runs differ"
-        elif any(other[aspect] != first for other in watched):
-            row.cells[aspect] = "DIFFERS"
-        else:
-            row.cells[aspect] = "same" if first not in ({}, [], "") else "none"
-    unstable = [a for a in ESSENTIAL if row.cells[a] == "plain runs differ"]
-    if unstable:
-        row.left_out = f"plain runs differ in {', '.join(unstable)}"
+            return
+        report = logs[0].parent / "report.json"
+        if report.exists():
+            outcome.steps = json.loads(report.read_text())["steps"]["count"]
 
 
 def find_scripts(places: Iterable[str], steps: int) -> list[Script]:
@@ -298,39 +202,6 @@ def find_scripts(places: Iterable[str], steps: int) -> list[Script]:
         for path in [place] if place.is_file() else sorted(place.glob("*.py")):
             found.setdefault(path.resolve())
     return [Script.read(path, steps) for path in found]
-
-
-def table(rows: Sequence[Row], heading: str) -> str:
-    """The results as Markdown."""
-    compared = [r for r in rows if r.not_run is None and r.left_out is None]
-    left_out = [r for r in rows if r.left_out is not None]
-    not_run = [r for r in rows if r.not_run is not None]
-    differing = [r for r in rows if r.differs]
-    lines = [
-        heading,
-        "",
-        f"Compared: {len(compared)} scripts, {len(differing)} of them different. "
-        f"Left out: {len(left_out)} of {len(compared) + len(left_out)}. "
-        f"Not run here: {len(not_run)}.",
-        "",
-        f"| script | {' | '.join(ASPECTS)} |",
-        f"|---|{'---|' * len(ASPECTS)}",
-    ]
-    lines += [
-        f"| {r.script.name} | {' | '.join(r.cells[a] for a in ASPECTS)} |"
-        for r in rows
-        if r.not_run is None
-    ]
-    for title, some in (("Left out", left_out), ("Not run here", not_run)):
-        if some:
-            lines += ["", f"{title}:", ""]
-            lines += [f"- {r.script.name}: {r.left_out or r.not_run}" for r in some]
-    lines += [
-        "",
-        "`none`: the plain runs have nothing of it (no optimizer, killed before exit, no compile). "
-        "`plain runs differ`: not compared.",
-    ]
-    return "\n".join(lines) + "\n"
 
 
 def heading(device: str, watched: int, command: str) -> str:

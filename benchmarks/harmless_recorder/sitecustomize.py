@@ -17,13 +17,20 @@ _warnings = []
 _MAX_WARNINGS = 5000
 
 
-class _KeepOptimizers:
-    """After ``torch.optim.optimizer`` was imported: keep every optimizer, for its parameters."""
+class _AfterImport:
+    """Looks at three modules right after they ran, as the probe does at others."""
+
+    def __init__(self):
+        self._wanted = {
+            "torch.optim.optimizer": _keep_optimizers,
+            "numpy.random": lambda module: module.seed(0),
+            "torch.random": lambda module: module.default_generator.manual_seed(0),
+        }
 
     def find_spec(self, name, path=None, target=None):
-        if name != "torch.optim.optimizer":
+        then = self._wanted.pop(name, None)
+        if then is None:
             return None
-        sys.meta_path.remove(self)
         from importlib.machinery import PathFinder
 
         spec = PathFinder.find_spec(name, path, target)
@@ -31,18 +38,21 @@ class _KeepOptimizers:
 
         def exec_module(module):
             run(module)
-            if "numpy" in sys.modules:
-                sys.modules["numpy"].random.seed(0)
-            original = module.Optimizer.__init__
-
-            def __init__(optimizer, *args, **kwargs):
-                original(optimizer, *args, **kwargs)
-                _optimizers.append(optimizer)
-
-            module.Optimizer.__init__ = __init__
+            then(module)
 
         spec.loader.exec_module = exec_module
         return spec
+
+
+def _keep_optimizers(module):
+    """Keep every optimizer, for its parameters: a script's functions have ended by the exit."""
+    original = module.Optimizer.__init__
+
+    def __init__(optimizer, *args, **kwargs):
+        original(optimizer, *args, **kwargs)
+        _optimizers.append(optimizer)
+
+    module.Optimizer.__init__ = __init__
 
 
 def _watch_warnings():
@@ -154,7 +164,7 @@ def _write():
 if _OUT:
     import random
 
-    random.seed(0)  # Python and numpy seed themselves from the system: no two runs would agree.
+    random.seed(0)  # All three seed themselves from the system: no two runs would agree.
     _watch_warnings()
-    sys.meta_path.insert(0, _KeepOptimizers())
+    sys.meta_path.insert(0, _AfterImport())
     atexit.register(_write)

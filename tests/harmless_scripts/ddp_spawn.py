@@ -33,5 +33,6 @@ def worker(rank, place):
 
 
 if __name__ == "__main__":
+    torch.manual_seed(0)
     mp.spawn(worker, (os.path.abspath("store"),), 2)
     print(Path("rank0.txt").read_text(), Path("rank1.txt").read_text())

@@ -4,6 +4,7 @@ import sys
 
 import torch
 
+torch.manual_seed(0)
 w = torch.ones(4, requires_grad=True)
 optimizer = torch.optim.SGD([w], 0.1)
 w.sum().backward()

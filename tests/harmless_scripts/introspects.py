@@ -36,7 +36,7 @@ for thing in (
         signature = str(inspect.signature(thing))
     except (TypeError, ValueError) as error:
         signature = type(error).__name__
-    print(thing.__module__, thing.__qualname__, signature)
+    print(getattr(thing, "__module__", None), thing.__qualname__, signature)
 print([t.name for t in threading.enumerate()], threading.active_count(), gc.get_threshold())
 print(sorted(vars(model)), sorted(vars(loader)), sorted(optimizer.state_dict()))
 print(pickle.loads(pickle.dumps(torch.save)) is torch.save, type(copy.deepcopy(optimizer)).__name__)

@@ -1,0 +1,268 @@
+"""The probe under one version of torch: self-test, a planted loop, compile, on the CPU.
+
+    PYTHON benchmarks/torch_versions.py measure        with that version's own interpreter; JSON
+    python benchmarks/torch_versions.py table RESULT.json ...   the table, for benchmarks/results
+
+``measure`` needs torch and the standard library only: it runs under interpreters that have nothing
+else. ``table`` reads the ring each left behind with the project's own reader.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PROBE = ROOT / "gputop_train" / "probe"
+STEPS = 60
+#: Planted in each step, in ms; a share is right within this of the part that was slept.
+DATA_MS, FORWARD_MS, BACKWARD_MS, OPTIMIZER_MS = 6.0, 4.0, 5.0, 3.0
+TOLERANCE = 0.06
+PAUSES = ("checkpoint", "eval", "gc")
+
+LOOP = """
+import gc, io, os, sys, time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+torch.set_num_threads(1)
+torch.manual_seed(0)
+STEPS, DATA, FORWARD, BACKWARD, OPTIMIZER = %r
+
+class Slow(Dataset):
+    def __len__(self): return STEPS
+    def __getitem__(self, i):
+        time.sleep(DATA / 1e3)
+        return torch.full((4,), float(i))
+
+class Sleep(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        time.sleep(FORWARD / 1e3)
+        return x.clone()
+    @staticmethod
+    def backward(ctx, g):
+        time.sleep(BACKWARD / 1e3)
+        return g
+
+class Sgd(torch.optim.SGD):
+    def step(self, closure=None):
+        time.sleep(OPTIMIZER / 1e3)
+        return super().step(closure)
+
+model = nn.Linear(4, 1)
+optimizer = Sgd(model.parameters(), lr=1e-6)
+scaler = torch.cuda.amp.GradScaler(enabled=False)
+for step, x in enumerate(DataLoader(Slow(), batch_size=1)):
+    loss = Sleep.apply(model(x)).sum()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if step %% 20 == 19:
+        model.eval()
+        with torch.no_grad():
+            time.sleep(0.02)
+            model(x)
+        model.train()
+        torch.save(model.state_dict(), io.BytesIO())
+        gc.collect()
+(g,) = torch.autograd.grad(model(x).sum(), model.weight)
+print(loss.item().hex(), g.sum().item().hex(), torch.randn(1).item().hex())
+"""
+
+COMPILE = """
+import warnings
+import torch
+warnings.simplefilter("ignore")
+try:
+    import torch._dynamo
+    from torch._dynamo.utils import counters
+except Exception as error:
+    print("no dynamo:", type(error).__name__)
+    raise SystemExit
+from torch import nn
+torch.set_num_threads(1)
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+try:
+    whole = torch.compile(model, backend="eager", fullgraph=True)
+except RuntimeError as error:
+    print("no compile:", error)
+    raise SystemExit
+def train(x):
+    optimizer.zero_grad()
+    loss = whole(x).square().mean()
+    if loss.item() > 1e9: print("large")
+    loss.backward()
+    return loss
+step, apply = torch.compile(train, backend="eager"), torch.compile(optimizer.step, backend="eager")
+for n in (4, 4, 6, 9):
+    loss = step(torch.ones(n, 4)); apply()
+print(loss.item().hex())
+# Not every counter of one version exists in another; whatever there is must be equal.
+print({k: dict(counters[k]) for k in ("frames", "stats", "graph_break", "recompiles") if k in counters})
+"""
+
+
+def deploy(place: Path) -> dict[str, str]:
+    """The probe, as a launch deploys it; returns the environment of a watched run."""
+    rings = place / "rings"
+    rings.mkdir(mode=0o700)
+    directory = place / "probe"
+    directory.mkdir()
+    shutil.copy(PROBE / "bootstrap" / "sitecustomize.py", directory)
+    shutil.copytree(PROBE, directory / "_gputop_probe")
+    config = {"v": 1, "run_id": "versions", "ring_dir": str(rings), "overhead_budget": 0.01}
+    config.update(overrides=[], gpu_events=True, sampler_hz=40, debug=False)
+    (directory / "config.json").write_text(json.dumps(config))
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    return {**env, "PYTHONPATH": str(directory)}
+
+
+def run(script: str, place: Path, env: dict[str, str] | None) -> dict[str, Any]:
+    """One process; plain without an environment."""
+    file = place / "script.py"
+    file.write_text(script)
+    if env is None:
+        env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    done = subprocess.run([sys.executable, str(file)], env=env, cwd=place, capture_output=True)
+    return {
+        "code": done.returncode,
+        "out": done.stdout.decode("utf-8", "replace"),
+        "err": done.stderr.decode("utf-8", "replace")[-2000:],
+    }
+
+
+def measure() -> dict[str, Any]:
+    """Plain and watched runs under this interpreter, and the rings of the watched ones."""
+    import torch
+
+    result: dict[str, Any] = {"torch": torch.__version__, "python": platform.python_version()}
+    loop = LOOP % ((STEPS, DATA_MS, FORWARD_MS, BACKWARD_MS, OPTIMIZER_MS),)
+    for name, script in (("loop", loop), ("compile", COMPILE)):
+        with tempfile.TemporaryDirectory() as scratch:
+            place = Path(scratch)
+            env = deploy(place)
+            plain, watched = run(script, place, None), run(script, place, env)
+            rings = sorted((place / "rings").glob("*.ring"))
+            result[name] = {
+                "plain": plain,
+                "watched": watched,
+                "same": plain == watched,
+                "ring": base64.b64encode(rings[0].read_bytes()).decode() if rings else None,
+            }
+    return result
+
+
+# -- the table: with the project's own environment -----------------------------------------------------
+
+
+def judge(result: dict[str, Any]) -> dict[str, Any]:
+    """What the project's reader makes of the ring."""
+    sys.path.insert(0, str(ROOT))
+    from gputop_train.collect.ring_reader import Ring
+    from gputop_train.collect.timeline import Timeline
+
+    raw = result["loop"]["ring"]
+    if raw is None:
+        return {"hooks": {}, "shares": {}, "steps": 0, "intervals": {}, "errors": ["no ring"]}
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "1-1.ring"
+        file.touch(mode=0o600)
+        file.write_bytes(base64.b64decode(raw))
+        with Ring.open(file) as ring:
+            snapshot = ring.snapshot() or {}
+            timeline = Timeline(0)
+            batches = [timeline.feed(ring.poll())]
+            batches.append(timeline.finish())
+    steps = [step for batch in batches for step in batch.steps]
+    intervals = [interval for batch in batches for interval in batch.intervals]
+    # Steps without a save or an evaluation between them: those hold what was planted, no more.
+    clean = [s for s in steps[2:] if all(s.labels.get(k, 0) < 1e6 for k in PAUSES)]
+    wall = sum(s.wall_ns for s in clean)
+    shares = {
+        label: sum(s.labels.get(label, 0) for s in clean) / wall if wall else 0.0
+        for label in ("data_wait", "forward", "backward", "optimizer")
+    }
+    kinds = {i.label: sum(1 for j in intervals if j.label == i.label) for i in intervals}
+    return {
+        "hooks": snapshot.get("hooks", {}),
+        "shares": shares,
+        "steps": len(steps),
+        "intervals": kinds,
+        "errors": snapshot.get("errors", []),
+    }
+
+
+def verdict(result: dict[str, Any], found: dict[str, Any]) -> str:
+    """One sentence."""
+    wrong = []
+    total = DATA_MS + FORWARD_MS + BACKWARD_MS + OPTIMIZER_MS
+    for label, planted in zip(
+        ("data_wait", "forward", "backward", "optimizer"),
+        (DATA_MS, FORWARD_MS, BACKWARD_MS, OPTIMIZER_MS),
+        strict=True,
+    ):
+        if abs(found["shares"].get(label, 0.0) - planted / total) > TOLERANCE:
+            wrong.append(f"{label} {found['shares'].get(label, 0.0):.2f}")
+    for label in ("eval", "checkpoint"):
+        if not found["intervals"].get(label):
+            wrong.append(f"no {label}")
+    if found["steps"] != STEPS:
+        wrong.append(f"{found['steps']} steps of {STEPS}")
+    wrong += [f"{name}: {why}" for name, why in found["hooks"].items() if why is not True]
+    wrong += [f"{name} differs" for name in ("loop", "compile") if not result[name]["same"]]
+    wrong += found["errors"]
+    return "; ".join(wrong) or "as it should be"
+
+
+def table(files: list[Path]) -> str:
+    """Markdown, oldest torch first."""
+    total = DATA_MS + FORWARD_MS + BACKWARD_MS + OPTIMIZER_MS
+    planted = [f"{ms / total:.2f}" for ms in (DATA_MS, FORWARD_MS, BACKWARD_MS, OPTIMIZER_MS)]
+    lines = [
+        "| torch | Python | hooks in place | data wait | forward | backward | optimizer "
+        "| eval, saves seen | output | compile | verdict |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+        f"| planted | | | {' | '.join(planted)} | 3, 3 | | | |",
+    ]
+    results = [json.loads(file.read_text()) for file in files]
+    results.sort(key=lambda r: [int(n) for n in r["torch"].split("+")[0].split(".")])
+    for result in results:
+        found = judge(result)
+        placed = [name for name, value in found["hooks"].items() if value is True]
+        shares = [f"{share:.2f}" for share in found["shares"].values()] or ["-"] * 4
+        seen = f"{found['intervals'].get('eval', 0)}, {found['intervals'].get('checkpoint', 0)}"
+        out = result["compile"]["plain"]["out"]
+        compiled = "same" if result["compile"]["same"] else "DIFFERS"
+        if out.startswith("no "):
+            compiled = out.splitlines()[0][:60]
+        lines.append(
+            f"| {result['torch']} | {result['python']} | {', '.join(placed)} "
+            f"| {' | '.join(shares)} | {seen} "
+            f"| {'same' if result['loop']['same'] else 'DIFFERS'} | {compiled} "
+            f"| {verdict(result, found)} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("action", choices=("measure", "table"))
+    parser.add_argument("files", nargs="*", type=Path)
+    args = parser.parse_args()
+    print(json.dumps(measure()) if args.action == "measure" else table(args.files), end="\n")
+
+
+if __name__ == "__main__":
+    main()
