@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import _thread
 import os
-import threading
 import time
 from typing import Any
 
@@ -25,14 +25,20 @@ HANDOVER_NS = 25_000
 MIN_HZ = 4.0
 
 
-class Helper(threading.Thread):
-    """One per process that trains; a daemon, so it never keeps the interpreter alive."""
+class Helper:
+    """One per process that trains; it never keeps the interpreter alive.
+
+    A bare thread, not one of ``threading``: the script's own list and count of threads stay what
+    they are, its ``threading.settrace`` and ``setprofile`` do not reach ours, and starting it waits
+    for nothing.
+    """
 
     def __init__(self) -> None:
-        super().__init__(name="gputop-probe", daemon=True)
         # Held while the process lives: waiting for it is one call of C, an Event's wait a dozen.
-        self._running = threading.Lock()
+        self._running = _thread.allocate_lock()
         self._running.acquire()
+        self._alive = _thread.allocate_lock()  # held by the thread for as long as it runs
+        self._thread_id = 0
         self._wakes = 0
         self._lost = 0
         self._next_memory = 0
@@ -51,6 +57,15 @@ class Helper(threading.Thread):
     def has_ring(self) -> bool:
         """Whether there is anywhere to write."""
         return self._writer is not None
+
+    def start(self) -> None:
+        """Start the thread.
+
+        Raises:
+            RuntimeError: No more threads can be had.
+        """
+        self._alive.acquire()
+        _thread.start_new_thread(self.run, ())
 
     # -- on the training thread ------------------------------------------------------------------
 
@@ -87,11 +102,14 @@ class Helper(threading.Thread):
 
     def run(self) -> None:
         """Until the process ends, or until the probe itself fails too often."""
+        self._thread_id = _thread.get_ident()
         try:
             self._loop()
-        except Exception as error:  # nobody would catch it but threading, which prints
+        except Exception as error:  # the interpreter would print it
             note_error("helper", error)
-            self._give_up()
+            self.give_up()
+        finally:
+            self._alive.release()
 
     def _loop(self) -> None:
         failures = 0
@@ -100,7 +118,7 @@ class Helper(threading.Thread):
             if S.pid != os.getpid():
                 return
             if S.dead:
-                self._give_up()
+                self.give_up()
                 return
             self._wakes += 1
             clock = time.monotonic()
@@ -117,7 +135,7 @@ class Helper(threading.Thread):
                 failures += 1
                 note_error("helper", error)
                 if failures > 50:
-                    self._give_up()
+                    self.give_up()
                     return
 
     def _pause(self) -> float:
@@ -155,7 +173,7 @@ class Helper(threading.Thread):
 
             arming.place_cuda_hooks()
         s = self._sampler
-        if threading.current_thread() is self:
+        if _thread.get_ident() == self._thread_id:
             self._cpu_ns = time.thread_time_ns()
         extra: dict[str, Any] = {
             "sampler": {
@@ -190,7 +208,8 @@ class Helper(threading.Thread):
             "steps": S.steps,
         }
 
-    def _give_up(self) -> None:
+    def give_up(self) -> None:
+        """The probe does nothing more in this process, and its ring says so."""
         S.dead = True
         S.armed = False
         if self._writer is not None:
@@ -205,13 +224,12 @@ class Helper(threading.Thread):
         """Write what is left; bounded, so that an exit is never held up."""
         if self._running.locked():
             self._running.release()
-        self.join(FINISH_S)
-        if self.is_alive():
+        if not self._alive.acquire(True, FINISH_S):
             return
         try:
             self._drain()
             self._publish()
-            if self._writer is not None:
+            if self._writer is not None and not S.dead:
                 self._writer.set_state(ring.FINISHED)
         except Exception:
             pass
@@ -264,5 +282,9 @@ def start() -> Helper | None:
     helper = Helper()
     if not helper.has_ring:
         return None
-    helper.start()
+    try:
+        helper.start()
+    except Exception:
+        helper.give_up()
+        raise
     return helper
