@@ -18,7 +18,7 @@ from gputop_train.store.rollup import SECOND_NS, StepRollup, StoredNote, second
 #: The live window: at least this long and at least this many steps.
 LIVE_NS, LIVE_STEPS = 60_000_000_000, 50
 #: Of a live window so many steps are looked at one by one; what is before them, by the second.
-LIVE_DETAIL = 6_000
+LIVE_DETAIL = 3_000
 #: The probe writes its state twice a second; this long without it, while the trainer runs, is a
 #: probe that died (a C call that holds the GIL can delay it by seconds).
 STALE_NS = 20_000_000_000

@@ -60,7 +60,11 @@ class FollowingReader(RunReader):
         if asked < n or not steps:
             steps = super().steps_tail(n, rank)
         else:
-            fresh = self.steps(steps[-1].t1_ns + 1, None, rank)
+            query = (
+                "SELECT * FROM (SELECT * FROM step WHERE rank = ? AND t1_ns > ? "
+                f"ORDER BY t1_ns DESC LIMIT {n:d}) ORDER BY t1_ns"
+            )
+            fresh = self._all(query, (rank, steps[-1].t1_ns), self._step)
             steps = [*steps, *fresh][-n:] if fresh else steps[-n:]
         self._tails[rank] = (n, steps)
         return steps

@@ -78,17 +78,17 @@ def test_rows_that_come_a_little_late_are_seen(growing, tmp_path):
         assert late in following.util(begin, end)
 
 
-def test_only_new_steps_are_read(growing, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("seconds", "read"), [(10, 100), (300, 300)])
+def test_only_new_steps_are_read_and_no_more_than_asked_for(
+    growing, tmp_path, monkeypatch, seconds, read
+):
     growing.grow(100)
-    asked = []
-    real = RunReader.steps
-    monkeypatch.setattr(
-        RunReader, "steps", lambda self, *window: asked.append(window) or real(self, *window)
-    )
-    with FollowingReader(tmp_path) as following:
-        first = following.steps_tail(300, 0)
-        growing.grow()
-        second = following.steps_tail(300, 0)
-    assert asked == [(first[-1].t1_ns + 1, None, 0)]
-    assert second[-1].index == first[-1].index + 100
-    assert len(second) == 300
+    with FollowingReader(tmp_path) as following, RunReader(tmp_path) as plain:
+        following.steps_tail(300, 0)
+        growing.grow(seconds)
+        made = []
+        real = RunReader._step
+        monkeypatch.setattr(RunReader, "_step", lambda self, row: made.append(1) or real(self, row))
+        found = following.steps_tail(300, 0)
+        assert len(made) == read
+        assert found == plain.steps_tail(300, 0)
