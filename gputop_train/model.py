@@ -70,6 +70,7 @@ class Site:
         pair_ns: Device time between those events, summed: idle GPU for a read, the transfer for a
             copy.
         pair_bytes: Bytes moved between those events.
+        after_ns: Idle device time from the later event to the host's next wait, summed (sync only).
     """
 
     rank: int
@@ -88,6 +89,7 @@ class Site:
     pairs: int | None = None
     pair_ns: int | None = None
     pair_bytes: int | None = None
+    after_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,8 @@ def sites_from_snapshot(rank: int, snap: Mapping[str, Any]) -> list[Site]:
             continue
         seen = stats.get(str(site_id))
         seen = seen if isinstance(seen, list) else []
-        count, total_ns, moved, unpinned, looked_at, pairs, pair_ns, pair_bytes = (
-            _count(seen[i]) if i < len(seen) else None for i in range(8)
+        count, total_ns, moved, unpinned, looked_at, pairs, pair_ns, pair_bytes, after_ns = (
+            _count(seen[i]) if i < len(seen) else None for i in range(9)
         )
         kind = _text(row[1])
         moves = kind in ("sync", "h2d", "save")
@@ -50,6 +50,7 @@ def sites_from_snapshot(rank: int, snap: Mapping[str, Any]) -> list[Site]:
                 pairs=pairs if paired else None,
                 pair_ns=pair_ns if paired else None,
                 pair_bytes=pair_bytes if paired else None,
+                after_ns=after_ns if kind == "sync" else None,
             )
         )
     return sites

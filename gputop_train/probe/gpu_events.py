@@ -16,6 +16,7 @@ import collections
 import os
 from typing import Any
 
+from . import pairs
 from . import words as W
 from .budget import gate
 from .hooks import graphs
@@ -227,6 +228,7 @@ class GpuEvents:
         self._pool.extend(mark[1] for mark in marks)
         self.sampled += 1
         self._learn(marks, offsets)
+        pairs.note(marks, offsets)
         return True
 
     def _learn(self, marks: Marks, offsets: list[int]) -> None:

@@ -16,8 +16,8 @@ _ids: dict[tuple[int, int, str], int] = {}
 #: id -> (kind, file, line, func, call, label)
 places: list[tuple[str, str, int, str, str, str | None] | None] = [None]
 #: id -> [count, total_ns, bytes, unpinned bytes, calls looked at, event pairs, ns between the
-#: events of the pairs, bytes of the pairs]
-stats: list[list[int]] = [[0] * 8]
+#: events of the pairs, bytes of the pairs, idle ns that followed the pairs]
+stats: list[list[int]] = [[0] * 9]
 _library: dict[int, bool] = {}
 # Keys use id(code): hashing a code object walks its constants. Held so that an id is never reused.
 _kept: list[Any] = []
@@ -70,7 +70,7 @@ def register(
         site = len(places)
         text = call or linecache.getline(code.co_filename, line).strip()[:120] or code.co_name
         places.append((kind, code.co_filename, line, code.co_name, text, label))
-        stats.append([0] * 8)
+        stats.append([0] * 9)
         _kept.append(code)
         _ids[key] = site
     return site
@@ -109,12 +109,13 @@ def count(site: int, ns: int, amount: int = 0, unpinned: int = 0, weight: int = 
     row[4] += 1
 
 
-def pair(argument: int, ns: int) -> None:
+def pair(argument: int, ns: int, after_ns: int = 0) -> None:
     """Two GPU events around one call: the device time between them.
 
     Args:
         argument: ``bytes << 16 | site``, as an ``ARG_SITE`` word carries it.
         ns: Device time from the event right before the call to the one right after it.
+        after_ns: Idle device time from there to the next wait of the host.
     """
     site = argument & 0xFFFF
     if 0 < site < len(stats):
@@ -122,6 +123,7 @@ def pair(argument: int, ns: int) -> None:
         row[5] += 1
         row[6] += ns
         row[7] += argument >> 16
+        row[8] += after_ns
 
 
 class Lot:

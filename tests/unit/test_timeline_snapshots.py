@@ -36,7 +36,7 @@ def test_a_site_says_on_how_many_calls_and_event_pairs_its_numbers_rest():
             [2, "save", "a.py", 9, "f", "torch.save(m)", None],
             [3, "sample", "a.py", 3, "f", "g()", "forward"],
         ],
-        "site_stats": {"1": [160, 900, 0, 0, 10, 3, 70, 12], "2": [1, 5, 8, 0, 1, 0, 0, 0]},
+        "site_stats": {"1": [160, 900, 0, 0, 10, 3, 70, 12, 5], "2": [1, 5, 8, 0, 1, 0, 0, 0, 0]},
     }
     read, save, sample = sites_from_snapshot(0, snap)
     assert (read.count, read.seen, read.pairs, read.pair_ns, read.pair_bytes) == (
@@ -46,6 +46,7 @@ def test_a_site_says_on_how_many_calls_and_event_pairs_its_numbers_rest():
         70,
         12,
     )
+    assert (read.after_ns, save.after_ns) == (5, None)
     assert (save.seen, save.pairs, save.pair_ns) == (1, None, None)
     assert (sample.seen, sample.pairs) == (None, None)
 
