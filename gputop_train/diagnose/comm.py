@@ -27,11 +27,11 @@ def exposed_per_step_ns(state: Mapping[str, Any]) -> float | None:
     Returns:
         Nanoseconds of every DDP module together; ``None`` where one of them did not say.
     """
-    modules = _modules(state)
-    if not modules:
+    told = modules(state)
+    if not told:
         return None
     total = 0.0
-    for module in modules:
+    for module in told:
         exposed, per_step = module.get("exposed_ns"), module.get("per_step")
         if not isinstance(exposed, int) or not isinstance(per_step, (int, float)):
             return None
@@ -44,7 +44,7 @@ def exposed_per_step_ns(state: Mapping[str, Any]) -> float | None:
 
 def host_waits(state: Mapping[str, Any]) -> bool:
     """Whether the host is what waits: every DDP module's parameters are on the CPU."""
-    return all(module.get("device") == "cpu" for module in _modules(state))
+    return all(module.get("device") == "cpu" for module in modules(state))
 
 
 def with_comm(
@@ -72,7 +72,7 @@ def with_comm(
     return found
 
 
-def _modules(state: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def modules(state: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """What each DDP module said; what a ring holds is not trusted to be of that form."""
     told = state.get("ddp")
     return [m if isinstance(m, Mapping) else {} for m in told] if isinstance(told, list) else []

@@ -8,6 +8,7 @@ import pytest
 
 from gputop_train.diagnose.comm import exposed_per_step_ns, with_comm
 from gputop_train.diagnose.window import Totals
+from gputop_train.report import comm
 
 MS = 1_000_000
 DDP: dict[str, Any] = {"device": "cpu", "exposed_ns": 30 * MS, "per_step": 1.0, "samples": 8}
@@ -58,3 +59,26 @@ def test_what_was_not_measured_stays_backward(unknown: dict[str, Any]):
 
 def test_a_gpus_wait_is_known_though_the_host_does_not_share_it():
     assert exposed_per_step_ns(state(DDP | {"device": "cuda"})) == 30 * MS
+
+
+def test_rows_say_what_was_timed_and_who_waits():
+    told = {
+        "module": "Net", "backend": "gloo", "world_size": 2, "find_unused_parameters": True,
+        "bucket_bytes": [1_000_000, 25_000_000], "forward_compute_ns": 4 * MS,
+        "backward_compute_ns": 8 * MS, "backward_comm_ns": 35 * MS,
+        "backward_compute_comm_overlap_ns": 5 * MS,
+    }  # fmt: skip
+    text = " ".join(" ".join(comm.lines(state(DDP | told), 50 * MS, 79)).split())
+    assert "Net · 2 ranks over gloo · find_unused_parameters" in text
+    assert "2: 1 MB 25 MB" in text
+    assert "communication 35.0 ms · overlap 5.0 ms · medians of 8 timed iterations" in text
+    assert "30.0 ms a step not hidden by backward, 60% of it: the host waits" in text
+    on_gpu = " ".join(comm.lines(state(DDP | told | {"device": "cuda"}), None, 79))
+    assert "the GPU's stream waits" in on_gpu and "%" not in on_gpu
+
+
+def test_rows_of_too_few_or_hostile_timings_claim_nothing():
+    rows = comm.lines(state(DDP | {"samples": 2, "module": "\x1b[2J"}, 3), 50 * MS, 79)  # type: ignore[arg-type]
+    assert "too few iterations" in rows[1] and "exposed" not in "".join(rows)
+    assert all(row.isprintable() for row in rows)
+    assert comm.lines({}, None, 79) == []
