@@ -10,6 +10,7 @@ CUDA stands in at its boundary: events, streams and ``is_cuda``; tensors are rea
 
 from __future__ import annotations
 
+import ast
 import atexit
 import contextlib
 import gc
@@ -19,6 +20,7 @@ import json
 import os
 import pkgutil
 import sys
+import textwrap
 import traceback
 import types
 
@@ -27,9 +29,10 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-#: Nothing in them can fail by itself: the one reads two attributes, in an except block; the other
-#: asks the finders that were there before, whose exceptions are the script's.
-CANNOT_FAIL = {"hooks.leave_no_frame", ".ImportWatcher.find_spec"}
+#: Nothing in them can fail by itself: the first reads two attributes, in an except block; the second
+#: asks the finders that were there before, whose exceptions are the script's; the third runs all it
+#: does under a guard.
+CANNOT_FAIL = {"hooks.leave_no_frame", ".ImportWatcher.find_spec", "helper.Helper.run"}
 
 
 # -- CUDA's boundary ----------------------------------------------------------------------------------
@@ -182,7 +185,25 @@ def faults():
     state = sys.modules["_gputop_probe.state"]
     for primitive in ("append", "now"):
         found[f"state.{primitive}"] = (state, primitive, getattr(state, primitive))
-    return {k: v for k, v in sorted(found.items()) if k not in CANNOT_FAIL}
+    return {
+        name: fault
+        for name, fault in sorted(found.items())
+        if name not in CANNOT_FAIL and not is_guard(fault[2])
+    }
+
+
+def is_guard(function):
+    """Whether all of a function's body stands in one ``try`` that lets no Exception out."""
+    if not inspect.isfunction(function):
+        return False
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+    body = [s for s in definition.body if not isinstance(s, ast.Expr)]
+    return (
+        len(body) == 1
+        and isinstance(body[0], ast.Try)
+        and any(getattr(h.type, "id", None) == "Exception" for h in body[0].handlers)
+        and not any(isinstance(s, ast.Raise) for s in ast.walk(body[0]))
+    )
 
 
 def failing(*args, **kwargs):
