@@ -44,6 +44,9 @@ PRIOR_SAMPLES: Final = 0.5
 #: Older samples fade once a pool holds this many periods (about 25 s of gap time at 40 Hz).
 MEMORY_SAMPLES: Final = 1024.0
 REFRESH_GAPS: Final = 16
+#: What is known of short gaps is worked out anew once it has grown by this part: one sample more of
+#: hundreds changes nothing that could be seen, and forty a second would be worked out for nothing.
+NEWS_PART: Final = 32
 DEFAULT_PERIOD_NS: Final = 25_000_000
 
 
@@ -65,6 +68,7 @@ class Pool:
         "_count",
         "_estimated",
         "_gaps",
+        "_news",
         "_prior",
         "_recent",
         "_seen",
@@ -86,14 +90,17 @@ class Pool:
         self._shares: list[tuple[int, float]] = [(prior, 1.0)]
         self._since = 0
         self._gaps = 0
+        self._news = 0
 
-    def add(self, label: int, position: float, period_ns: float) -> None:
+    def add(self, label: int, position: float, period_ns: float, *, long: bool = True) -> None:
         """One sample at a relative position (0..1), standing for one sampling period."""
         here = self._seen[min(int(position * BINS), BINS - 1)]
         here[label] = here.get(label, 0.0) + period_ns
         self._seen_total += period_ns
-        self._estimated = None
         self._count += 1
+        self._news += 1
+        if long or self._news * NEWS_PART > self._count or self._news >= RECENT_SAMPLES:
+            self._estimated, self._news = None, 0
         fade = 1.0 - 1.0 / min(self._count, RECENT_SAMPLES)
         for other in self._recent:
             self._recent[other] *= fade
@@ -229,7 +236,7 @@ class Apportioner:
         if pool is None:
             pool = self._pools[kind, long] = Pool(prior_label(kind))
         for offset, label in samples:
-            pool.add(label, offset / length_ns if length_ns else 0.0, period)
+            pool.add(label, offset / length_ns if length_ns else 0.0, period, long=long)
         pool.split(length_ns, tally, period, long=long, sampled=bool(samples))
 
 
