@@ -180,39 +180,65 @@ def _replay(run_dir: Path, *, recording: str | None, ascii_only: bool) -> int:
 @click.command()
 @click.argument("run", metavar="RUN")
 @click.option("--json", "json_path", metavar="FILE", help="Write the report; - is stdout.")
+@click.option("--lines", "lines", is_flag=True, help="Print what each line cost instead.")
 @click.option("--memory", "memory", is_flag=True, help="Print what held memory instead.")
 @click.option("--run-root", metavar="DIR", help=_ROOT_HELP)
-def report(run: str, json_path: str | None, run_root: str | None, *, memory: bool) -> int:
+@click.option("--ascii", "ascii_only", is_flag=True, help=_ASCII_HELP)
+def report(
+    run: str,
+    json_path: str | None,
+    run_root: str | None,
+    *,
+    lines: bool,
+    memory: bool,
+    ascii_only: bool,
+) -> int:
     """Print the summary of a run or a recording (a .zip file), or write its report."""
+    if json_path is not None and (lines or memory):
+        raise click.UsageError("--json writes the report; --lines and --memory only print.")
     with _opened(run, run_root) as run_dir:
-        if memory:
-            return _report_memory(run_dir)
-        return _report(run_dir, json_path, recording=_recording(run))
+        if lines or memory:
+            return _report_detail(run_dir, lines=lines, memory=memory, ascii_only=ascii_only)
+        return _report(run_dir, json_path, recording=_recording(run), ascii_only=ascii_only)
 
 
-def _report_memory(run_dir: Path) -> int:
+def _report_detail(run_dir: Path, *, lines: bool, memory: bool, ascii_only: bool) -> int:
+    from gputop_train import paths
     from gputop_train.diagnose import evidence
     from gputop_train.launch import attach as joining
     from gputop_train.launch import runfile
+    from gputop_train.launch.printed import printed
     from gputop_train.launch.runs import store_path
     from gputop_train.launch.streams import speaks_utf8
-    from gputop_train.report import memory
+    from gputop_train.report import line_facts
+    from gputop_train.report import lines as by_line
+    from gputop_train.report import memory as held
     from gputop_train.store.reader import RunReader, StoreError
 
     joining.report_of(run_dir)  # of a run that has ended, this brings the store home
     run = runfile.read_json(run_dir / "run.json") or {}
+    width = shutil.get_terminal_size((100, 24)).columns
+    ascii_only = ascii_only or not speaks_utf8()
+    text: list[str] = []
     try:
         with RunReader(store_path(run_dir, run)) as reader:
-            facts = memory.gather(reader, evidence.build(reader, final=True))
+            if lines:
+                output = printed(paths.RunPaths(run_dir).output_log)
+                facts = line_facts.gather(reader, str(run.get("id", run_dir.name)), output)
+                text += by_line.lines(facts, width, ascii_only=ascii_only)
+            if memory:
+                known = held.gather(reader, evidence.build(reader, final=True))
+                text += held.lines(known, width, ascii_only=ascii_only)
     except StoreError as problem:
         raise click.ClickException(str(problem)) from None
-    width = shutil.get_terminal_size((100, 24)).columns
-    for line in memory.lines(facts, width, ascii_only=not speaks_utf8()):
+    for line in text:
         click.echo(line)
     return 0
 
 
-def _report(run_dir: Path, json_path: str | None, *, recording: str | None) -> int:
+def _report(
+    run_dir: Path, json_path: str | None, *, recording: str | None, ascii_only: bool = False
+) -> int:
     from gputop_train import paths
     from gputop_train.launch import attach as joining
     from gputop_train.launch import ending
@@ -227,7 +253,9 @@ def _report(run_dir: Path, json_path: str | None, *, recording: str | None) -> i
     if json_path is not None:
         ending.deliver(found, json_path, Voice())
         return 0
-    for line in ending.summary_lines(run_dir, found, fd=1, recording=recording):
+    for line in ending.summary_lines(
+        run_dir, found, fd=1, recording=recording, ascii_only=ascii_only
+    ):
         click.echo(line)
     return 0
 
