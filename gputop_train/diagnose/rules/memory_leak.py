@@ -1,7 +1,8 @@
 """``memory-leak``: memory held after a step keeps growing, step after step.
 
-Looks for: the *low-water marks* of allocated memory at step ends (or of the trainer's RssAnon on a
-CPU-only run; never RSS, which counts file pages): Theil-Sen slope > 0 and Mann-Kendall p < 0.01
+Looks for: the *low-water marks* of allocated memory, the least of each of 24 stretches of steps
+(readings come at step ends, a few a second; docs/memory.md), or of the trainer's RssAnon on a
+CPU-only run (never RSS, which counts file pages): Theil-Sen slope > 0 and Mann-Kendall p < 0.01
 over window minima of >= 200 steady steps, and growth >= 1% of the device (catalogue 31), or
 >= 64 MB and >= 20% of the start (proposed here). Growth must go on in each of the last three
 quarters: allocator warm-up, a lazily built optimizer state and caches that fill all flatten.
@@ -195,7 +196,11 @@ def _finding(window: Window, trend: Growth, capacity: float | None) -> Finding:
         confidence="high" if on_gpu else "medium",
         lost_share=0.0,
         evidence=tuple(row for row in rows if row.value is not None),
-        where_missing="allocations are not recorded by line in this release",
+        where_missing=(
+            "torch records which line allocated only where the script asks it to"
+            if on_gpu
+            else "nothing records which line allocated on the host"
+        ),
         advice=(
             Advice(
                 "Look for tensors stored across steps (a list of losses or outputs, a running sum, "
