@@ -295,3 +295,11 @@ def test_cpu_max_in_cores(text, cores):
 
 def test_keys_that_are_no_numbers_are_skipped():
     assert parse_keys("a 1\nb x\nc\nd 2 3\ne -4\n") == {"a": 1, "e": -4}
+
+
+def test_many_processes_are_read_less_often(monkeypatch):
+    collector = HostCollector(lambda: {os.getpid(): "trainer"})
+    monkeypatch.setattr(collector._processes, "sample", lambda *_: [object()] * 150)
+    times = [tick for tick in range(13) if collector.sample(tick * SECOND_NS).host]
+    collector.close()
+    assert times == [0, 3, 6, 9, 12]
