@@ -10,6 +10,7 @@ import json
 import signal
 import subprocess
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,18 @@ def watched(
     script.write_text(PREAMBLE + (ALLOCATOR if stand_in else "") + textwrap.dedent(body))
     deployed = deploy(tmp_path)
     return run(script, env=deployed.env()), deployed
+
+
+def side_by_side(
+    tmp_path: Path, body: str
+) -> tuple[subprocess.CompletedProcess[bytes], subprocess.CompletedProcess[bytes], Deployed]:
+    """The same script bare and watched, at once: importing torch is most of what it takes."""
+    script = tmp_path / "script.py"
+    script.write_text(PREAMBLE + ALLOCATOR + textwrap.dedent(body))
+    deployed = deploy(tmp_path)
+    with ThreadPoolExecutor(2) as pool:
+        runs = pool.submit(run, script), pool.submit(run, script, env=deployed.env())
+        return runs[0].result(), runs[1].result(), deployed
 
 
 def snapshot_of(deployed: Deployed) -> dict[str, Any]:
@@ -149,8 +162,7 @@ allocate(3_000_000)
 
 
 def test_an_out_of_memory_error_is_the_one_a_bare_run_gets(tmp_path: Path) -> None:
-    result, deployed = watched(tmp_path, TRAIN + CAUGHT_THEN_NOT)
-    bare = run(tmp_path / "script.py")
+    bare, result, deployed = side_by_side(tmp_path, TRAIN + CAUGHT_THEN_NOT)
     assert (result.returncode, result.stdout) == (bare.returncode, bare.stdout)
     assert result.stderr == bare.stderr and b"Tried to allocate 3000000" in bare.stderr
     assert b"fits 4" in bare.stdout
@@ -175,16 +187,18 @@ def test_an_out_of_memory_error_is_the_one_a_bare_run_gets(tmp_path: Path) -> No
     assert oom["lines"] is None and oom["lines_missing"] == "allocation history is off"
 
 
-def test_a_first_forward_that_does_not_fit_is_told_all_the_same(tmp_path: Path) -> None:
-    result, deployed = watched(tmp_path, "allocate(7_000_000)\n")
+def test_a_first_forward_that_does_not_fit_is_told_and_inference_is_not(tmp_path: Path) -> None:
+    bodies = {"trains": "allocate(7_000_000)\n", "infers": "with torch.no_grad(): allocate(7)\n"}
+    for name in bodies:
+        (tmp_path / name).mkdir()
+    with ThreadPoolExecutor(2) as pool:
+        told = {name: pool.submit(watched, tmp_path / name, body) for name, body in bodies.items()}
+    result, deployed = told["trains"].result()
     assert result.returncode == 1
     found = snapshot_of(deployed)
     assert found["oom"]["requested"] == 7_000_000
     assert found["cost"]["steps"] == 0
-
-
-def test_an_inference_process_that_runs_out_is_no_trainer(tmp_path: Path) -> None:
-    result, deployed = watched(tmp_path, "with torch.no_grad(): allocate(7_000_000)\n")
+    result, deployed = told["infers"].result()
     assert result.returncode == 1 and deployed.ring_files() == []
 
 
@@ -192,7 +206,7 @@ def test_the_picture_outlives_a_process_that_is_killed_soon_after(tmp_path: Path
     body = """
         try: allocate(3_000_000)
         except torch.cuda.OutOfMemoryError: pass
-        time.sleep(3)
+        time.sleep(2)
         import os; os.kill(os.getpid(), 9)
     """
     result, deployed = watched(tmp_path, TRAIN + textwrap.dedent(body))
@@ -282,8 +296,7 @@ allocate(3)
 
 
 def test_what_torch_does_not_offer_is_named_and_the_error_is_as_ever(tmp_path: Path) -> None:
-    result, deployed = watched(tmp_path, TRAIN + BROKEN)
-    bare = run(tmp_path / "script.py")
+    bare, result, deployed = side_by_side(tmp_path, TRAIN + BROKEN)
     assert (result.returncode, result.stdout) == (bare.returncode, bare.stdout)
     assert result.stderr == bare.stderr and b"Tried to allocate 3" in bare.stderr
     found = snapshot_of(deployed)
