@@ -1,221 +1,205 @@
-"""What the probe costs a step, measured in place: toggled A B B A blocks in one process.
+"""What watching costs a training step, on this machine.
 
-    python benchmarks/overhead.py [--steps-ms 0.5 1 2 10 50] [--device cpu|cuda] [--seconds 40]
+    python benchmarks/overhead.py [--device cpu|cuda] [--steps-ms 0.5 1 2 10 50] [--seconds 60]
+    python benchmarks/overhead.py --peers --busy --out DIR      whole processes as well
+    python benchmarks/overhead.py --peers --part 1/2 --gpu 0 --cpus 0-7 --out DIR
+    python benchmarks/overhead.py merge FILE... [--to TABLE.md]
 
-One process trains one model; blocks of steps alternate between hooks in place (B) and the original
-functions put back (A). Host speed drifts by 1.5x between minutes, so only neighbouring blocks are
-compared. The null control toggles the same way between two plain states: what it reads is bias and
-noise of the method. Printed per step size: the median ratio B/A with its 95% interval (bootstrap
-over block pairs), the null's, and their difference.
-
-Left in place in A blocks as well: the helper thread asleep, the import watcher, and wrappers that
-only run at saves, evaluations and garbage collections.
+In process: one model trains in blocks, with the probe taken out (A) and put back (B) between them,
+beside a null control that goes from plain to plain. Whole processes: one loop, bare, under
+gputop-train and under three other tools (``--peers``), or bare and watched on two busy CPUs
+(``--busy``). Batches and models are chosen at run time so that a step takes what was asked for.
+docs/overhead.md explains how to read the tables.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
-import random
-import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent.parent
-# width of the MLP and batch that give about so many ms a step on one core
-SIZES = {0.5: (64, 32), 1.0: (192, 64), 2.0: (320, 96), 10.0: (768, 192), 50.0: (1536, 320)}
+from overhead_bench import inprocess, parts, results, table, tools, whole
+
+BUSY_WARM_S, BUSY_STEADY_S = 4.0, 10.0
 
 
-def parent(args: argparse.Namespace) -> None:
-    """Run each size in a process of its own with the probe deployed, and table the results."""
-    rows = []
-    for size in args.steps_ms:
-        with tempfile.TemporaryDirectory() as folder:
-            probe, rings = Path(folder) / "probe", Path(folder) / "rings"
-            probe.mkdir()
-            rings.mkdir(mode=0o700)
-            source = HERE / "gputop_train" / "probe"
-            shutil.copy(source / "bootstrap" / "sitecustomize.py", probe)
-            shutil.copytree(source, probe / "_gputop_probe")
-            config = {"v": 1, "ring_dir": str(rings), "overhead_budget": 0.01, "sampler_hz": 40}
-            (probe / "config.json").write_text(json.dumps({**config, "overrides": []}))
-            command = [sys.executable, __file__, "--child", str(size), "--device", args.device]
-            done = subprocess.run(
-                [*command, "--seconds", str(args.seconds)],
-                env={**os.environ, "PYTHONPATH": str(probe)},
-                capture_output=True,
-                text=True,
-                check=True,
-            )
-        row = json.loads(done.stdout)
-        rows.append(row)
-        print(table_row(row), flush=True)
-    machine = {
-        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
-        "python": platform.python_version(),
-        "cpus": len(os.sched_getaffinity(0)),
-        "load": os.getloadavg()[0],
-    }
-    print(json.dumps({"machine": machine, "rows": rows}))
+class Session:
+    """One command: its settings, and what it found out on the way."""
+
+    def __init__(self, args: argparse.Namespace, series: str) -> None:
+        self.args = args
+        self.series = series
+        self._calibrated: dict[tuple[str, float], dict[str, Any]] = {}
+
+    def base(self, kind: str) -> dict[str, Any]:
+        """Settings of the loop that calibration keeps."""
+        common = {"device": self.args.device, "item": self.args.item, "threads": 1}
+        if kind == "busy":
+            return {**common, "warm_s": BUSY_WARM_S, "steady_s": BUSY_STEADY_S}
+        return {**common, "warm_s": self.args.warm_s, "steady_s": self.args.loop_s}
+
+    def settings(self, kind: str, step_ms: float) -> dict[str, Any]:
+        """Calibrated settings, found once a size."""
+        if (kind, step_ms) not in self._calibrated:
+            found = whole.calibrate([step_ms], self.base(kind))[step_ms]
+            if kind == "busy":
+                # Each step wants its own CPU time once and a fifth more for its batch: over two
+                # CPUs that is more than both have.
+                found.update(workers=2, work_ms=1.2 * step_ms)
+            self._calibrated[kind, step_ms] = found
+        return self._calibrated[kind, step_ms]
+
+    def run(self, item: parts.Item) -> Iterator[dict[str, Any]]:
+        """Measure one item; a failure is a result too."""
+        common = {"kind": item.kind, "step_ms": item.step_ms, "round": item.round}
+        common.update(item=self.args.item, series=self.series, load=round(os.getloadavg()[0], 2))
+        try:
+            for row in self._measure(item):
+                yield {**common, **row}
+        except (subprocess.SubprocessError, OSError, ValueError) as error:
+            yield {**common, "error": f"{type(error).__name__}: {error}"[:300]}
+
+    def _measure(self, item: parts.Item) -> Iterator[dict[str, Any]]:
+        if item.kind == "inprocess":
+            settings = {**self.base(item.kind), "step_ms": item.step_ms}
+            settings["cpu_time"] = self.args.cpu_time
+            work = {"settings": settings, "seconds": self.args.seconds, "seed": self.args.seed}
+            with tempfile.TemporaryDirectory(prefix="overhead-") as folder:
+                limit_s = self.args.seconds * 2 + 120
+                yield inprocess.run_child(work, Path(folder) / "run", limit_s)
+            return
+        before = os.sched_getaffinity(0)
+        try:
+            if item.kind == "busy":
+                os.sched_setaffinity(0, sorted(before)[:2])
+            settings = self.settings(item.kind, item.step_ms)
+            names = self.args.tools if item.kind == "peers" else [tools.WATCHED.name]
+            chosen = [tools.PLAIN, *(tools.ALL[name] for name in names)]
+            yield from whole.rounds(chosen, settings, [item.round])
+        finally:
+            os.sched_setaffinity(0, before)
 
 
-def table_row(row: dict[str, Any]) -> str:
-    """One size."""
-    return (
-        f"| {row['step_ms']:.2f} ms | {row['ratio']:.4f} [{row['low']:.4f}, {row['high']:.4f}] | "
-        f"{row['null']:.4f} [{row['null_low']:.4f}, {row['null_high']:.4f}] | "
-        f"{row['ratio'] - row['null']:+.4f} | {row['pairs']} |"
+def main(arguments: list[str]) -> int:
+    """Parse, then measure or merge."""
+    if arguments[:1] == ["merge"]:
+        return merge(arguments[1:])
+    args = parser().parse_args(arguments)
+    if args.cpus:
+        first, _, last = args.cpus.partition("-")
+        os.sched_setaffinity(0, range(int(first), int(last or first) + 1))
+    if args.gpu is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = str(args.gpu)
+    items = parts.plan(
+        sizes=args.steps_ms,
+        inprocess_s=None if args.no_inprocess else args.seconds + inprocess.START_S,
+        peers=(args.rounds, _round_s(args, 1 + len(args.tools))) if args.peers else None,
+        busy=(args.rounds, 2 * (BUSY_WARM_S + BUSY_STEADY_S + 5.0)) if args.busy else None,
     )
+    number, count = args.part
+    mine = parts.part(items, number, count)
+    now = datetime.now(timezone.utc)
+    name = f"overhead-{args.device}-part{number}of{count}-{now:%Y%m%dT%H%M%S}"
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(args.out or scratch) / f"{name}.json"
+        command = ["python", "benchmarks/overhead.py", *arguments]
+        file = results.ResultFile(path, results.machine(args.device, args.gpu), command)
+        failed = measure(Session(args, f"{name}-{os.getpid()}"), mine, file, limit(args))
+        file.close()
+        print(table.markdown([file.body]))
+    return 1 if failed else 0
 
 
-def child(size: float, device: str, seconds: float) -> None:
-    """Train in blocks, toggling the hooks."""
-    import torch
-    from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
-
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    width, batch = SIZES[size]
-    layers = [torch.nn.Linear(width, width) if i % 2 == 0 else torch.nn.ReLU() for i in range(7)]
-    model = torch.nn.Sequential(*layers).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    data = TensorDataset(torch.randn(64 * batch, width))
-    sampler = BatchSampler(RandomSampler(data), batch, True)
-    loader = DataLoader(data, sampler=sampler, batch_size=None)
-
-    def batches() -> Any:
-        while True:
-            yield from loader
-
-    stream = batches()
-
-    def step() -> None:
-        (x,) = next(stream)
-        loss = model(x.to(device, non_blocking=True)).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-    for _ in range(30):
-        step()
-    toggle = Toggle(torch, device)
-    started = time.perf_counter()
-    for _ in range(20):
-        step()
-    per_step = (time.perf_counter() - started) / 20
-    count = max(4, int(0.12 / per_step))  # about 0.12 s a block
-    null_pairs = pairs(step, count, seconds / 2, toggle.plain, toggle.plain)
-    real_pairs = pairs(step, count, seconds / 2, toggle.plain, toggle.watched)
-    result = {"size": size, "device": device, "pairs": len(real_pairs)}
-    result["step_ms"] = statistics.median(a for a, _ in real_pairs) * 1e3
-    for prefix, found in (("", real_pairs), ("null_", null_pairs)):
-        middle, low, high = interval([b / a for a, b in found])
-        result[prefix + "low"], result[prefix + "high"] = low, high
-        result["null" if prefix else "ratio"] = middle
-    print(json.dumps(result))
+def measure(
+    session: Session, items: list[parts.Item], file: results.ResultFile, limit_s: float | None
+) -> bool:
+    """Run the items in turn; True when one gave no result."""
+    started, failed = time.monotonic(), False
+    estimate = sum(item.estimate_s for item in items)
+    print(f"{len(items)} items, about {estimate:.0f} s", file=sys.stderr, flush=True)
+    for item in items:
+        told = f"{item.kind} {item.step_ms:g} ms"
+        if limit_s is not None and time.monotonic() - started + item.estimate_s > limit_s:
+            missing = {"kind": item.kind, "step_ms": item.step_ms, "round": item.round}
+            missing.update(item=session.args.item, series=session.series)
+            file.add({**missing, "error": f"not run: {limit_s:.0f} s for this part were over"})
+            failed = True
+            continue
+        for row in session.run(item):
+            file.add(row)
+            failed = failed or "error" in row
+            outcome = f"{row.get('tool', '')} {row.get('error') or 'done'}"
+            passed_s = time.monotonic() - started
+            print(f"{passed_s:5.0f} s  {told}  {outcome}", file=sys.stderr, flush=True)
+    return failed
 
 
-class Toggle:
-    """Puts the probe's hooks in place and takes them out again."""
-
-    def __init__(self, torch: Any, device: str) -> None:
-        import _gputop_probe.state as state
-        from torch.optim import optimizer
-        from torch.utils.data import dataloader
-
-        self._state = state.S
-        assert self._state.armed, "the probe did not arm"
-        self._tensor = torch.Tensor
-        self._places: list[tuple[Any, str]] = [
-            (torch.autograd, "_engine_run_backward"),
-            (dataloader._BaseDataLoaderIter, "__next__"),
-            (dataloader.DataLoader, "__iter__"),
-        ]
-        if device == "cuda":
-            names = ("item", "tolist", "cpu", "__bool__", "__float__", "__int__", "to", "cuda")
-            self._places += [(torch.Tensor, name) for name in names]
-        self._ours = [getattr(owner, name) for owner, name in self._places]
-        self._pre = optimizer._global_optimizer_pre_hooks
-        self._post = optimizer._global_optimizer_post_hooks
-        self._hooks = (dict(self._pre), dict(self._post))
-        self._sampler = self._state.helper._sampler
-
-    def plain(self) -> None:
-        """Originals back, sampler asleep."""
-        for (owner, name), ours in zip(self._places, self._ours, strict=True):
-            setattr(owner, name, ours.__wrapped__)
-        self._pre.clear()
-        self._post.clear()
-        self._state.helper._sampler = None
-
-    def watched(self) -> None:
-        """Hooks in, sampler awake."""
-        for (owner, name), ours in zip(self._places, self._ours, strict=True):
-            setattr(owner, name, ours)
-        self._pre.update(self._hooks[0])
-        self._post.update(self._hooks[1])
-        self._state.helper._sampler = self._sampler
+def limit(args: argparse.Namespace) -> float | None:
+    """Seconds after which nothing new is begun: nine minutes for a part, else none."""
+    if args.limit is not None:
+        return float(args.limit)
+    return parts.PART_LIMIT_S if args.part[1] > 1 else None
 
 
-def pairs(
-    step: Callable[[], None], count: int, seconds: float, a: Any, b: Any
-) -> list[tuple[float, float]]:
-    """A B B A A B B A ... for so long; each neighbouring A and B make a pair."""
-
-    def block(enter: Callable[[], None]) -> float:
-        enter()
-        for _ in range(max(2, count // 10)):  # caches settle
-            step()
-        started = time.perf_counter()
-        for _ in range(count):
-            step()
-        return (time.perf_counter() - started) / count
-
-    found: list[tuple[float, float]] = []
-    end = time.monotonic() + seconds
-    forward = True
-    while time.monotonic() < end:
-        if forward:
-            first = block(a)
-            found.append((first, block(b)))
-        else:
-            second = block(b)
-            found.append((block(a), second))
-        forward = not forward
-    return found
+def _round_s(args: argparse.Namespace, count: int) -> float:
+    start_s = 7.0 if args.device == "cuda" else 5.0
+    return float(count * (args.warm_s + args.loop_s + start_s))
 
 
-def interval(ratios: list[float]) -> tuple[float, float, float]:
-    """Median and its 95% bootstrap interval."""
-    rng = random.Random(0)
-    medians = sorted(statistics.median(rng.choices(ratios, k=len(ratios))) for _ in range(1000))
-    return statistics.median(ratios), medians[25], medians[974]
-
-
-def main() -> None:
-    """Parse and run."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps-ms", type=float, nargs="*", default=sorted(SIZES))
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--seconds", type=float, default=40)
-    parser.add_argument("--child", type=float)
-    args = parser.parse_args()
-    if args.child is not None:
-        child(args.child, args.device, args.seconds)
+def merge(arguments: list[str]) -> int:
+    """Tables of several parts; exit code 2 where they are not one measurement."""
+    own = argparse.ArgumentParser(prog="overhead.py merge", description=merge.__doc__)
+    own.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    own.add_argument("--to", type=Path, metavar="TABLE.md", help="write it there")
+    args = own.parse_args(arguments)
+    try:
+        text = table.markdown(results.load(args.files))
+    except results.MixedResults as reason:
+        print(reason, file=sys.stderr)
+        return 2
+    if args.to is not None:
+        args.to.write_text(text, encoding="utf-8")
     else:
-        print("| step | ratio watched/plain | null control | difference | pairs |")
-        print("|---|---|---|---|---|")
-        parent(args)
+        print(text)
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of a measurement."""
+    formatter = argparse.RawDescriptionHelpFormatter
+    own = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
+    own.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    own.add_argument("--steps-ms", type=float, nargs="+", default=list(parts.SIZES_MS))
+    own.add_argument("--seconds", type=float, default=60.0, help="a size, in process, at most")
+    own.add_argument("--seed", type=int, default=0, help="of the order and length of blocks")
+    own.add_argument("--item", action="store_true", help="the loop reads its loss in every step")
+    own.add_argument(
+        "--cpu-time",
+        action="store_true",
+        help="in process, compare processor time of all threads: for a busy machine, no proof",
+    )
+    own.add_argument("--peers", action="store_true", help="whole processes, other tools as well")
+    own.add_argument("--busy", action="store_true", help="whole processes on two busy CPUs")
+    own.add_argument("--no-inprocess", action="store_true", help="whole processes only")
+    compared = [name for name in tools.ALL if name != tools.PLAIN.name]
+    own.add_argument("--tools", nargs="+", choices=compared, default=compared, metavar="NAME")
+    own.add_argument("--rounds", type=int, default=4, help="of whole processes")
+    own.add_argument("--warm-s", type=float, default=2.0, help="of a whole process, not counted")
+    own.add_argument("--loop-s", type=float, default=3.0, help="of a whole process, counted")
+    own.add_argument("--part", type=parts.parse_part, default=(1, 1), metavar="i/n")
+    own.add_argument("--limit", type=float, metavar="S", help="begin nothing that would end later")
+    own.add_argument("--gpu", type=int, metavar="N", help="the only GPU this part sees")
+    own.add_argument("--cpus", metavar="A-B", help="the only CPUs this part uses")
+    own.add_argument("--out", metavar="DIR", help="keep the results in a JSON file there")
+    return own
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

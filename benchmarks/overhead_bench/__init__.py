@@ -1,0 +1,1 @@
+"""Parts of ``benchmarks/overhead.py``: what watching costs a training step."""

@@ -1,0 +1,284 @@
+"""The overhead benchmark: its arithmetic on known series, its parts, and a short run of each mode."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+from overhead_bench import calibrate, parts, results, stats, table, toggle, tools  # noqa: E402
+
+MACHINE = {
+    "device": "cuda",
+    "card": "NVIDIA H200",
+    "driver": "580.1",
+    "torch": "2.11.0",
+    "python": "3.12.3",
+    "cpus": 8,
+    "commit": "0123456789ab",
+}
+
+
+def benchmark(*arguments):
+    return subprocess.run(
+        [sys.executable, str(BENCHMARKS / "overhead.py"), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def series(ratio, count, *, seed, noise=0.003, burst=0.0):
+    """Quads of a machine that drifts by 30%; ``burst`` strikes one B block in four."""
+    rng = random.Random(seed)
+    found = []
+    for index in range(count):
+        base = 2e-3 * (1 + 0.3 * math.sin(index / 5))
+        drift = rng.uniform(-0.01, 0.01)
+        blocks = [base * (1 + drift * at + rng.gauss(0, noise)) for at in (-1.5, -0.5, 0.5, 1.5)]
+        struck = [blocks[i] * (ratio + burst * (rng.random() < 0.25)) for i in (1, 2)]
+        found.append(stats.Quad((blocks[0], blocks[3]), (struck[0], struck[1])))
+    return found
+
+
+@pytest.mark.parametrize("ratio", [1.0, 1.004, 1.02])
+def test_a_known_ratio_is_found_on_a_machine_that_drifts(ratio):
+    found = stats.compare(series(ratio, 60, seed=1), series(1.0, 60, seed=2))
+    assert found["ratio"].low <= ratio <= found["ratio"].high
+    assert found["null"].low <= 1.0 <= found["null"].high
+    assert found["difference"].low <= ratio - 1 <= found["difference"].high
+    assert found["difference"].width < 0.005
+
+
+def test_bursts_that_strike_a_quarter_of_the_blocks_are_not_hidden():
+    found = stats.compare(series(1.0, 400, seed=3, burst=0.02), series(1.0, 400, seed=4))
+    assert found["ratio"].value == pytest.approx(1.005, abs=0.0007)
+    assert found["ratio"].low > 1.0
+
+
+def test_a_disturbed_quad_weighs_less_whichever_side_was_struck():
+    quiet = stats.Quad((2.0, 2.02), (2.0, 2.03))
+    struck_plain = stats.Quad((2.0, 3.0), (2.0, 2.0))
+    struck_other = stats.Quad((2.0, 2.0), (3.0, 2.0))
+    assert quiet.weight == 1.0
+    assert struck_plain.weight == pytest.approx(struck_other.weight)
+    assert struck_plain.weight < 0.05
+    # A ratio far from 1 is no disturbance.
+    assert stats.Quad((2.0, 2.0), (3.0, 3.0)).weight == 1.0
+
+
+def test_stopping_early_looks_at_the_width_and_not_at_the_verdict():
+    for ratio in (1.0, 1.5):
+        narrow = series(ratio, 30, seed=5, noise=0.001), series(1.0, 30, seed=6, noise=0.001)
+        wide = series(ratio, 30, seed=5, noise=0.02), series(1.0, 30, seed=6, noise=0.02)
+        assert stats.narrow_enough(*narrow, width=0.004, least=12)
+        assert not stats.narrow_enough(*wide, width=0.004, least=12)
+        assert not stats.narrow_enough(*narrow, width=0.004, least=31)
+
+
+@pytest.mark.parametrize(
+    ("step_ms", "low", "high", "said"),
+    [
+        (2.0, 0.001, 0.009, "pass"),
+        (2.0, 0.011, 0.02, "fail"),
+        (2.0, 0.001, 0.02, "inconclusive"),
+        (1.0, 0.001, 0.014, "pass"),
+        (0.5, 0.001, 0.014, "no bar"),
+    ],
+)
+def test_the_verdict_follows_the_upper_bound(step_ms, low, high, said):
+    difference = stats.Interval((low + high) / 2, low, high)
+    assert stats.verdict(difference, stats.bar(step_ms)) == said
+    unsure = said if said == "no bar" else "inconclusive"
+    assert stats.verdict(difference, stats.bar(step_ms), worth=2.0) == unsure
+
+
+def test_whole_runs_are_compared_by_pairs():
+    ratio = stats.paired([(2.0, 2.02), (3.0, 3.03), (4.0, 4.04)])
+    assert ratio.value == pytest.approx(1.01)
+    assert ratio.low == pytest.approx(1.01)
+    assert stats.paired([(2.0, 2.02)]) is None
+
+
+def test_calibration_meets_the_wanted_step_though_the_cost_is_not_proportional():
+    def machine(settings):
+        return 0.8 + 0.031 * settings["batch"]
+
+    found = calibrate.calibrate(10.0, {"device": "cpu"}, machine)
+    assert machine(found) == pytest.approx(10.0, rel=calibrate.TOLERANCE)
+    assert found["calibrated_ms"] == machine(found)
+
+
+# -- parts -----------------------------------------------------------------------------------------
+
+
+def full_plan():
+    return parts.plan(sizes=parts.SIZES_MS, inprocess_s=75.0, peers=(4, 60.0), busy=(4, 38.0))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 40])
+def test_parts_hold_every_item_exactly_once(count):
+    items = full_plan()
+    dealt = [item for number in range(1, count + 1) for item in parts.part(items, number, count)]
+    assert len(dealt) == len(items)
+    assert set(dealt) == set(items)
+
+
+def test_parts_are_balanced_and_the_same_every_time():
+    items = full_plan()
+    loads = [sum(i.estimate_s for i in parts.part(items, n, 4)) for n in (1, 2, 3, 4)]
+    assert max(loads) - min(loads) <= max(item.estimate_s for item in items)
+    assert parts.part(items, 2, 4) == parts.part(full_plan(), 2, 4)
+
+
+@pytest.mark.parametrize("text", ["0/2", "3/2", "1", "a/b", "1/0"])
+def test_a_part_that_is_none_is_refused(text):
+    with pytest.raises(ValueError, match=r"i/n|no part"):
+        parts.parse_part(text)
+
+
+# -- merging ---------------------------------------------------------------------------------------
+
+
+def result_file(folder, name, runs=(), **changed):
+    body = {"schema": 1, "machine": {**MACHINE, **changed}, "command": f"python {name}"}
+    body.update(started="2026-11-29T10:00:00Z", runs=list(runs))
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps(body))
+    return path
+
+
+def inprocess_run(ratio=1.004):
+    rows = [
+        {"kind": kind, "steps": 50, "a": q.a, "b": q.b}
+        for kind, r in (("real", ratio), ("null", 1.0))
+        for q in series(r, 30, seed=7)
+    ]
+    run = {"kind": "inprocess", "step_ms": 2.0, "round": 0, "item": False, "series": "s"}
+    return {**run, "load": 0.2, "quads": rows, "probe": {"cost": {"total_ns": 4000, "steps": 1}}}
+
+
+def peer_run(tool, number, mean_ms, **more):
+    run = {"kind": "peers", "step_ms": 2.0, "round": number, "item": False, "series": "s"}
+    run.update(tool=tool, mean_ms=mean_ms, median_ms=mean_ms, steps=100, wall_s=5.0, **more)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("device", "cpu", "devices"),
+        ("card", "NVIDIA A100", "cards"),
+        ("driver", "570.2", "driver versions"),
+        ("torch", "2.12.0", "torch versions"),
+        ("python", "3.11.1", "Python versions"),
+        ("commit", "0123456789ab-dirty-12345678", "commits"),
+    ],
+)
+def test_results_that_do_not_belong_together_are_refused(tmp_path, key, value, said):
+    one = result_file(tmp_path, "one", [inprocess_run()])
+    other = result_file(tmp_path, "other", [inprocess_run()], **{key: value})
+    done = benchmark("merge", one, other)
+    assert done.returncode == 2
+    assert f"from different {said}" in done.stderr
+    assert value in done.stderr
+    assert done.stdout == ""
+
+
+def test_every_run_is_in_the_table_failed_and_repeated_ones_too(tmp_path):
+    failed = {"kind": "inprocess", "step_ms": 2.0, "round": 0, "item": False, "error": "it broke"}
+    one = result_file(tmp_path, "one", [inprocess_run(), failed])
+    other = result_file(tmp_path, "other", [inprocess_run(1.03)])
+    done = benchmark("merge", one, other, "--to", tmp_path / "table.md")
+    assert done.returncode == 0
+    text = (tmp_path / "table.md").read_text()
+    rows = [line for line in text.splitlines() if line.startswith("| 2 ms")]
+    assert len(rows) == 3
+    assert "| pass |" in rows[0]
+    assert "it broke" in rows[1]
+    assert "| fail |" in rows[2]
+    assert "0.20%" in rows[0]
+
+
+def test_each_peer_is_set_against_us_and_a_missing_one_is_named():
+    runs = [
+        peer_run(tool, n, base * (1 + n / 10))
+        for n in (1, 2, 3)
+        for tool, base in (("plain", 2.0), ("gputop-train", 2.01), ("TraceML", 2.2))
+    ]
+    runs += [{**peer_run("gpuprof", 1, 0), "error": "not installed (pip install gpuprof)"}]
+    for run in runs:
+        if "error" in run:
+            del run["mean_ms"], run["median_ms"]
+    body = {"machine": MACHINE, "command": "c", "started": "2026-11-29T10:00:00Z", "runs": runs}
+    text = table.markdown([body])
+    (traceml,) = [line for line in text.splitlines() if line.startswith("| 2 ms | TraceML |")]
+    assert "ahead: 0.9136" in traceml
+    (gpuprof,) = [line for line in text.splitlines() if line.startswith("| 2 ms | gpuprof |")]
+    assert "0, 1 failed | not installed" in gpuprof
+
+
+def test_a_file_of_something_else_is_refused(tmp_path):
+    (tmp_path / "x.json").write_text("[]")
+    with pytest.raises(results.MixedResults, match="not a result"):
+        results.load([tmp_path / "x.json"])
+
+
+# -- real runs -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tool", tools.ALL.values(), ids=lambda tool: tool.name)
+def test_the_edits_of_every_tool_fit_the_loop(tool, tmp_path):
+    text = tool.script(tmp_path).read_text()
+    compile(text, "loop.py", "exec")
+    assert (text == tools.LOOP.read_text()) == (tool in (tools.PLAIN, tools.WATCHED))
+
+
+def test_a_process_without_the_probe_is_told_so():
+    with pytest.raises(toggle.NothingToToggle, match="not in this process"):
+        toggle.Toggle()
+
+
+def only_result(folder):
+    (file,) = folder.glob("*.json")
+    return json.loads(file.read_text())
+
+
+def test_a_short_run_in_process_switches_the_probe_and_proves_it(tmp_path):
+    done = benchmark("--steps-ms", 2, "--seconds", 2, "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    (run,) = only_result(tmp_path)["runs"]
+    assert {row["kind"] for row in run["quads"]} == {"real", "null"}
+    # Raised inside, were a word written in a plain block or none in a watched one.
+    assert run["words_a_watched_step"] > 0.5
+    assert "torch.autograd._engine_run_backward" in run["switched"]
+    assert "_BaseDataLoaderIter.__next__" in run["switched"]
+    assert run["probe"]["errors"] == []
+    assert "| 2 ms |" in done.stdout
+
+
+def test_a_short_run_of_whole_processes_measures_us_and_names_peers_it_lacks(tmp_path):
+    chosen = ("gputop-train", "TraceML", "gpuprof")
+    absent = {t for t in chosen[1:] if importlib.util.find_spec(tools.ALL[t].module) is None}
+    if len(absent) < 2:
+        pytest.skip("the peers are installed here: the benchmark itself runs them")
+    short = ("--rounds", 1, "--warm-s", 0.2, "--loop-s", 0.3, "--steps-ms", 2)
+    options = ("--no-inprocess", "--peers", "--tools", *chosen)
+    done = benchmark(*options, *short, "--out", tmp_path)
+    runs = {run["tool"]: run for run in only_result(tmp_path)["runs"]}
+    assert set(runs) == {"plain", *chosen}
+    assert {name for name, run in runs.items() if "not installed" in run.get("error", "")} == absent
+    assert done.returncode == 1
+    for name in ("plain", "gputop-train"):
+        assert runs[name]["steps"] > 10, runs[name]
+        assert runs[name]["mean_ms"] > 0
