@@ -308,9 +308,7 @@ def _ranks(window: Window, reader: RunReader) -> list[dict[str, Any]]:
     return found
 
 
-def _with_comm(
-    totals: Totals, rank: int, window: Window, reader: RunReader
-) -> dict[str, float]:
+def _with_comm(totals: Totals, rank: int, window: Window, reader: RunReader) -> dict[str, float]:
     seen = sum(r.n for r in reader.step_rollups(None, window.t1_ns, rank))
     state = _mapping(window.probe_states.get(rank))
     return with_comm(shares(totals), state, totals, seen)
