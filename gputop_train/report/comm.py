@@ -17,47 +17,47 @@ _FLAGS = (
 )
 
 
-def lines(state: Mapping[str, Any], step_ns: float | None, room: int) -> list[str]:
-    """Rows about one rank's DDP modules; none where it has no DDP.
+def notes(state: Mapping[str, Any], step_ns: float | None) -> list[str]:
+    """Sentences about one rank's DDP modules; none where it has no DDP.
 
     Args:
         state: The probe's snapshot of the rank.
         step_ns: Mean wall time of an optimizer step, ``None`` when not known.
-        room: Columns of a row.
     """
     found: list[str] = []
     for module in modules(state):
-        found += _of_module(module, room)
+        found += _of_module(module)
     exposed = exposed_per_step_ns(state)
     if exposed is None:
         return found
     part = f", {fmt.percent(min(1.0, exposed / step_ns))} of it" if step_ns else ""
-    who = "the host waits in backward" if host_waits(state) else "the GPU's stream waits"
-    text = (
+    who = "the host waits at the end of backward" if host_waits(state) else "the GPU's stream waits"
+    return [
+        *found,
         f"{fmt.milliseconds(exposed / 1e6)} a step not hidden by backward{part}: {who}, "
-        "for slower ranks too"
-    )
-    return found + fmt.row("exposed", text, room)
+        "for slower ranks too",
+    ]
 
 
-def _of_module(module: Mapping[str, Any], room: int) -> list[str]:
-    parts = [fmt.printable(str(module.get("module") or "a module"))]
+def _of_module(module: Mapping[str, Any]) -> list[str]:
+    parts = [str(module.get("module") or "a module")]
     if isinstance(module.get("world_size"), int):
-        parts.append(
-            f"{module['world_size']} ranks over {fmt.printable(str(module.get('backend')))}"
-        )
+        parts.append(f"{module['world_size']} ranks over {module.get('backend')}")
     parts += [words for key, words in _FLAGS if module.get(key) is True]
     if module.get("comm_hook"):
-        parts.append(f"hook {fmt.printable(str(module['comm_hook']))}")
-    found = fmt.row("ddp", " · ".join(parts), room)
+        parts.append(f"hook {module['comm_hook']}")
     buckets = [b for b in module.get("bucket_bytes") or () if isinstance(b, int)]
     if buckets:
         shown = " ".join(fmt.size(b) for b in buckets[:MAX_BUCKETS])
         more = f" and {len(buckets) - MAX_BUCKETS} more" if len(buckets) > MAX_BUCKETS else ""
-        found += fmt.row("buckets", f"{len(buckets)}: {shown}{more}", room)
+        parts.append(f"{len(buckets)} bucket{'s' * (len(buckets) != 1)} of {shown}{more}")
+    return [" · ".join(parts), _times(module)]
+
+
+def _times(module: Mapping[str, Any]) -> str:
     samples = module.get("samples")
     if not isinstance(samples, int) or samples < MIN_SAMPLES:
-        return found + fmt.row("timed", "too few iterations yet", room)
+        return "too few iterations were timed yet"
     times = [
         f"{words} {fmt.milliseconds(module[key] / 1e6)}"
         for key, words in (
@@ -68,5 +68,4 @@ def _of_module(module: Mapping[str, Any], room: int) -> list[str]:
         )
         if isinstance(module.get(key), int)
     ]
-    times.append(f"medians of {samples} timed iterations")
-    return found + fmt.row("timed", " · ".join(times), room)
+    return " · ".join([*times, f"medians of {samples} timed iterations"])

@@ -15,7 +15,7 @@ from pathlib import PurePath
 from typing import Any
 
 from gputop_train.model import Site
-from gputop_train.report import flags
+from gputop_train.report import comm, flags
 from gputop_train.report import format as fmt
 from gputop_train.report.line_facts import Facts
 
@@ -90,6 +90,7 @@ def lines(facts: Facts, width: int, *, ascii_only: bool = False) -> list[str]:
     for title, block in (
         ("output", _output(facts)),
         ("torch.compile", flags.compiling(facts.state)),
+        ("DistributedDataParallel", comm.notes(facts.state, _step_ns(facts))),
         ("garbage collection", flags.collecting(facts.state, facts.label_ns, facts.wall_ns)),
         ("flags", flags.notes(facts.state, facts.steps)),
     ):
@@ -119,6 +120,10 @@ _ESTIMATED = (
     "a line without calls was seen by the stack sampler alone."
 )
 _AT_LEAST = "≥ at least: this run was recorded by a release that counted only calls over 20 µs."
+
+
+def _step_ns(facts: Facts) -> float | None:
+    return facts.wall_ns / facts.steps if facts.wall_ns and facts.steps else None
 
 
 def _scope(facts: Facts) -> str:

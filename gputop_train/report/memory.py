@@ -52,6 +52,7 @@ class MemoryFacts:
     """Everything ``lines`` shows."""
 
     ranks: tuple[RankMemory, ...]
+    run_id: str = ""
     started_ns: int | None = None
     notes: tuple[str, ...] = ()
 
@@ -67,6 +68,7 @@ def gather(reader: RunReader, window: Window) -> MemoryFacts:
     span = reader.span()
     return MemoryFacts(
         ranks=tuple(_rank(rank, reader, window, states.get(rank, {})) for rank in ranks),
+        run_id=str(window.run.get("id") or ""),
         started_ns=span[0] if span else None,
         notes=tuple(
             str(note.body.get("text")) for note in reader.notes() if note.kind == "host-oom"
@@ -109,7 +111,7 @@ def lines(facts: MemoryFacts, width: int, *, ascii_only: bool = False) -> list[s
         Lines without line ends.
     """
     room = max(MIN_WIDTH, min(width, MAX_WIDTH)) - 1
-    found = ["── memory ".ljust(room, "─")]
+    found = [f"── gputop-train · {fmt.printable(facts.run_id)} · memory ".ljust(room, "─")[:room]]
     for note in facts.notes:
         found += fmt.row("killed", fmt.printable(note), room)
     several = len(facts.ranks) > 1
