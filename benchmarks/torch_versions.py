@@ -124,7 +124,8 @@ for n in (4, 4, 6, 9):
     loss = step(torch.ones(n, 4)); apply()
 print(loss.item().hex())
 # Not every counter of one version exists in another; whatever there is must be equal.
-print({k: dict(counters[k]) for k in ("frames", "stats", "graph_break", "recompiles") if k in counters})
+kinds = ("frames", "stats", "graph_break", "recompiles")
+print({k: dict(counters[k]) for k in kinds if k in counters})
 """
 
 
@@ -183,7 +184,7 @@ def _read(file: Path) -> Any:
     return json.loads(file.read_text()) if file.exists() else None
 
 
-# -- the table: with the project's own environment -----------------------------------------------------
+# -- the table: with the project's own environment ------------------------------------------------
 
 
 def judge(result: dict[str, Any]) -> dict[str, Any]:
@@ -233,9 +234,9 @@ def verdict(result: dict[str, Any], found: dict[str, Any]) -> str:
     for label, planted in slept_shares(result).items():
         if abs(found["shares"].get(label, 0.0) - planted) > TOLERANCE[label]:
             wrong.append(f"{label} {found['shares'].get(label, 0.0):.2f}, not {planted:.2f}")
-    for label in ("eval", "checkpoint"):
-        if not found["intervals"].get(label):
-            wrong.append(f"no {label}")
+    wrong += [
+        f"no {label}" for label in ("eval", "checkpoint") if not found["intervals"].get(label)
+    ]
     if found["steps"] != STEPS:
         wrong.append(f"{found['steps']} steps of {STEPS}")
     wrong += [f"{name}: {why}" for name, why in found["hooks"].items() if why is not True]
