@@ -62,7 +62,9 @@ def report() -> dict[str, Any] | None:
     def total(name: str) -> int | None:
         # .get: the counters are a defaultdict, and reading must not add keys to it.
         found = counters.get(name)
-        return sum(list(found.values())) if found is not None else None
+        if found is None:  # a counter appears with its first event
+            return 0 if "frames" in counters else None
+        return sum(list(found.values()))
 
     return {
         "frames": total("frames"),

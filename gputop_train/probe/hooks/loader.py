@@ -143,7 +143,10 @@ def _note_if_long(start: int) -> None:
 
 def _size(row: dict[str, Any], batch: Any) -> int:
     """Samples in a batch: the first dimension of its first tensor, looked up once in a while."""
-    if row["batches"] % _SIZE_EVERY == 0:
+    number = row["batches"]
+    if number >= row["_next"]:
+        # Not every 16th: a loop's own period would show one shape for ever.
+        row["_next"] = number + 1 + (number * 2654435761 >> 7) % (2 * _SIZE_EVERY - 1)
         try:
             shape = _first_shape(batch, 0)
             row["_size"] = shape[0] if shape else 0
@@ -289,6 +292,7 @@ def _remember(loader: Any, site: tuple[Any, int], override: dict[str, Any]) -> N
         "_size": 0,
         "_shapes": set(),
         "_looked": 0,
+        "_next": 0,
     }
     _ids[loader] = row_id
 
