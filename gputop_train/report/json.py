@@ -20,6 +20,7 @@ from gputop_train.diagnose.stats import median
 from gputop_train.diagnose.window import Totals, Window
 from gputop_train.model import EXPOSED_LABELS, LABELS, Diagnosis, Finding
 from gputop_train.report import settings
+from gputop_train.report.memory import last_words
 from gputop_train.report.schema import SCHEMA, validate
 from gputop_train.store.reader import RunReader
 from gputop_train.store.rollup import StepRollup
@@ -83,6 +84,8 @@ def _run(
     became = settings.outcomes(run, window.probe_states.values())
     killed = [n.body.get("text") for n in reader.notes() if n.kind == "host-oom"]
     reason = (exit_ or {}).get("reason") or (killed[-1] if killed else None)
+    if reason is None and _exit_code(exit_):
+        reason = last_words(window.probe_states)
     if exit_ is None:
         reason = "The script had not ended, or nobody saw its end."
     return {

@@ -99,6 +99,22 @@ def _total(basis: str, state: Mapping[str, Any], window: Window) -> int | None:
     return None
 
 
+def last_words(states: Mapping[int, Mapping[str, Any]]) -> str | None:
+    """One sentence for a run whose last step was followed by an out-of-memory error."""
+    for rank, state in sorted(states.items()):
+        oom = _mapping(state.get("oom"))
+        if not oom or oom.get("steps_after") != 0:
+            continue
+        stack = [row for row in oom.get("stack") or () if isinstance(row, Mapping)]
+        where = f" at {_place(stack[0])}" if stack else ""
+        of_rank = f" on rank {rank}" if len(states) > 1 else ""
+        return (
+            f"CUDA ran out of memory{where}{of_rank} (asked for {_size(oom.get('requested'))}), "
+            "and no step followed; report --memory has the picture"
+        )
+    return None
+
+
 def lines(facts: MemoryFacts, width: int, *, ascii_only: bool = False) -> list[str]:
     """The text of ``report --memory``.
 

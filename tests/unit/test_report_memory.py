@@ -102,6 +102,15 @@ def test_an_error_that_was_caught_is_said_to_be(tmp_path: Path) -> None:
     assert "holding not counted" in text and "(in backward)" not in text
 
 
+def test_a_run_that_ended_there_says_so_in_a_sentence() -> None:
+    told = memory.last_words({0: {}, 1: {"oom": OOM}})
+    assert told is not None and told.startswith(
+        "CUDA ran out of memory at train.py:88 on rank 1 (asked for 2.0 GB), and no step followed"
+    )
+    assert memory.last_words({0: {"oom": OOM | {"steps_after": 3}}}) is None
+    assert memory.last_words({0: {"oom": None}, 1: {}}) is None
+
+
 def test_lines_of_a_recorded_history_come_largest_first(tmp_path: Path) -> None:
     rows = [
         {"file": "/proj/model.py", "line": 33, "func": "f", "bytes": 12 * GB, "blocks": 24},
