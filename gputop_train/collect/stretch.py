@@ -103,6 +103,7 @@ class Interpreter:
         self._sync_host_ns = 0
         self._sync_exposed_ns = 0
         self._eval_open = False
+        self._batches_told = False
 
     def note_sample(self, t_ns: int) -> None:
         """A stack sample arrived, whichever stretch it belongs to."""
@@ -159,7 +160,7 @@ class Interpreter:
             intervals=self._intervals(seen, spans, evals, t0, t1),
             measured_ns=0,
             micro=seen.backwards,
-            samples=seen.samples,
+            samples=self._samples(seen),
             syncs=(_count_syncs(spans, t0) if spans else 0) + stretch.unrecorded,
             bad=seen.bad,
         )
@@ -177,10 +178,21 @@ class Interpreter:
                     micro=reading.micro,
                     samples=reading.samples,
                     syncs=reading.syncs,
-                    usual=not (stretch.unrecorded or seen.starts_loader),
+                    usual=not (stretch.unrecorded or seen.starts_loader or seen.exhausted),
                 )
         self._expose(stretch, spans, reading)
         return reading
+
+    def _samples(self, seen: Scan) -> int | None:
+        """Samples of a step; none where loaders that tell their batches had no more.
+
+        Loops that fetch one batch ahead (Accelerate, the Hugging Face Trainer) end each epoch so.
+        """
+        if seen.samples is not None:
+            self._batches_told = True
+        elif seen.exhausted and self._batches_told:
+            return 0
+        return seen.samples
 
     def _evaluations(self, stretch: Stretch, spans: list[Span]) -> list[tuple[int, int]]:
         nograd = [(s.t0_ns, s.t1_ns) for s in spans if s.code == SPAN_NOGRAD]

@@ -91,6 +91,7 @@ class Scan:
         kinds: ``gap_kind`` of each gap.
         kept: Saves, compilations and logging calls.
         backwards: Outermost backward calls.
+        exhausted: Loaders were asked, and none told of a batch.
         samples: Samples the loaders delivered; ``None`` when a batch of unknown size was among
             them or none came.
         starts_loader: Whether an ITER edge is among them.
@@ -104,6 +105,7 @@ class Scan:
     kept: list[Kept] = field(default_factory=list)
     backwards: int = 0
     samples: int | None = None
+    exhausted: bool = False
     starts_loader: bool = False
     loads: bool = False
     evaluates: bool = False
@@ -201,6 +203,7 @@ def scan(words: Sequence[int], t0_ns: int, t1_ns: int) -> Scan:
     for kept in result.kept:
         if kept.t1_ns < 0:
             kept.t1_ns = t1_ns
+    result.exhausted = result.loads and not amounts
     if amounts and all(amounts):
         result.samples = sum(amounts)
     return result

@@ -293,3 +293,45 @@ def test_the_end_of_an_epoch_does_not_hide_the_samples():
     thread.phase(W.DATA, 1).phase(W.ITER, 1)
     thread.step()
     assert [step.samples for step in read(thread).steps] == [8, 8]
+
+
+def test_a_loop_that_fetches_ahead_ends_its_epoch_with_no_samples():
+    """Its last step asks once more, and no batch comes: eight and eight, not unknown."""
+    thread = Thread()
+    thread.data(1)
+    thread.step()
+    thread.phase(W.DATA, 1).run(3).backward(4).optimizer(1)
+    assert [step.samples for step in read(thread).steps] == [16, 0]
+
+
+# -- a notebook's kernel between cells ----------------------------------------------------------------
+
+IDLE = 14
+
+
+def idle(thread: Thread, seconds: int) -> Thread:
+    for _ in range(seconds * 4):
+        thread.run(250).sample(IDLE)
+    return thread
+
+
+def test_a_step_ends_where_the_thread_begins_to_wait_for_the_next_cell():
+    thread = Thread()
+    thread.step().step().save(20, size=100)
+    saved_ns = thread.at
+    idle(thread, 30)
+    began_ns = thread.run(200, 13).at
+    thread.step().step()
+    batch = read(thread)
+    assert [step.wall_ns for step in batch.steps] == [10 * MS] * 4
+    assert [step.index for step in batch.steps] == [0, 1, 2, 3]
+    assert batch.steps[2].t0_ns == began_ns
+    assert [(i.label, i.t1_ns) for i in batch.intervals] == [("checkpoint", saved_ns)]
+
+
+def test_a_moment_in_the_event_loop_is_part_of_the_step():
+    thread = Thread()
+    thread.step()
+    thread.run(250).sample(IDLE).run(250).sample(IDLE).run(100)
+    thread.step()
+    assert [step.wall_ns for step in read(thread).steps] == [10 * MS, 610 * MS]
