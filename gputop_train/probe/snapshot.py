@@ -10,8 +10,7 @@ import sys
 from typing import Any
 
 from . import memory, oom, sites
-from .hooks import distributed
-from .hooks import compiled, libraries, pauses, precision
+from .hooks import compiled, distributed, libraries, pauses, precision
 from .state import S, now
 
 

@@ -12,11 +12,11 @@ from typing import Any
 
 from gputop_train.diagnose.accounting import account, shares
 from gputop_train.diagnose.comm import with_comm
-from gputop_train.diagnose.steady import totals_of
 from gputop_train.diagnose.rules.launch_bound import launch_idle
 from gputop_train.diagnose.rules.memory_leak import growth
 from gputop_train.diagnose.shape import shape_of
 from gputop_train.diagnose.stats import median
+from gputop_train.diagnose.steady import totals_of
 from gputop_train.diagnose.window import Totals, Window
 from gputop_train.model import EXPOSED_LABELS, LABELS, Diagnosis, Finding
 from gputop_train.report import settings
