@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,16 @@ class Session:
                 found.update(workers=2, work_ms=1.2 * step_ms)
             self._calibrated[kind, step_ms] = found
         return self._calibrated[kind, step_ms]
+
+    def prepare(self, items: Sequence[parts.Item]) -> None:
+        """Calibrate every size of whole processes at once: a process costs seconds to start."""
+        sizes = sorted({item.step_ms for item in items if item.kind == "peers"})
+        if sizes:
+            try:
+                found = whole.calibrate(sizes, self.base("peers"))
+            except (subprocess.SubprocessError, OSError, ValueError):
+                return  # each item tries again, and says what is wrong
+            self._calibrated.update({("peers", ms): settings for ms, settings in found.items()})
 
     def run(self, item: parts.Item) -> Iterator[dict[str, Any]]:
         """Measure one item; a failure is a result too."""
@@ -110,7 +120,8 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(args.out or scratch) / f"{name}.json"
         command = ["python", "benchmarks/overhead.py", *arguments]
-        file = results.ResultFile(path, results.machine(args.device, args.gpu), command)
+        where = results.machine(args.device, args.gpu, args.commit)
+        file = results.ResultFile(path, where, command, args.commit)
         failed = measure(Session(args, f"{name}-{os.getpid()}"), mine, file, limit(args))
         file.close()
         print(table.markdown([file.body]))
@@ -124,6 +135,7 @@ def measure(
     started, failed = time.monotonic(), False
     estimate = sum(item.estimate_s for item in items)
     print(f"{len(items)} items, about {estimate:.0f} s", file=sys.stderr, flush=True)
+    session.prepare(items)
     for item in items:
         told = f"{item.kind} {item.step_ms:g} ms"
         if limit_s is not None and time.monotonic() - started + item.estimate_s > limit_s:
@@ -197,6 +209,7 @@ def parser() -> argparse.ArgumentParser:
     own.add_argument("--limit", type=float, metavar="S", help="begin nothing that would end later")
     own.add_argument("--gpu", type=int, metavar="N", help="the only GPU this part sees")
     own.add_argument("--cpus", metavar="A-B", help="the only CPUs this part uses")
+    own.add_argument("--commit", metavar="NAME", help="what this copy is of, where there is no git")
     own.add_argument("--out", metavar="DIR", help="keep the results in a JSON file there")
     return own
 

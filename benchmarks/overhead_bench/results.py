@@ -30,8 +30,14 @@ class MixedResults(Exception):
     """Result files that must not share a table; the message says why."""
 
 
-def machine(device: str, gpu: int | None) -> dict[str, Any]:
-    """What the results depend on. No host names: cards, processors and versions only."""
+def machine(device: str, gpu: int | None, named: str | None = None) -> dict[str, Any]:
+    """What the results depend on. No host names: cards, processors and versions only.
+
+    Args:
+        device: ``cpu`` or ``cuda``.
+        gpu: Index of the card.
+        named: The commit of a copy without git; a hash of its sources is put beside it.
+    """
     card, driver = (_processor(), None) if device == "cpu" else _card(gpu or 0)
     return {
         "device": device,
@@ -40,18 +46,18 @@ def machine(device: str, gpu: int | None) -> dict[str, Any]:
         "torch": _version("torch"),
         "python": platform.python_version(),
         "cpus": len(os.sched_getaffinity(0)),
-        "commit": commit(),
+        "commit": commit(named=named),
     }
 
 
-def commit(root: Path = ROOT) -> str:
+def commit(root: Path = ROOT, named: str | None = None) -> str:
     """The commit; with ``-dirty-`` and a hash of the difference where files were changed.
 
-    Without git, a hash of the sources that matter.
+    Without git, a hash of the sources that matter, after the name that was given.
     """
     head = _git(root, "rev-parse", "--short=12", "HEAD")
-    if head is None:
-        return "tree-" + _sources_hash(root)
+    if head is None or named is not None:
+        return f"{named + '-' if named else ''}tree-{_sources_hash(root)}"
     difference = _git(root, "diff", "HEAD") or ""
     if not difference:
         return head
@@ -107,8 +113,10 @@ def _card(index: int) -> tuple[str | None, str | None]:
 class ResultFile:
     """One part's results on disk, complete after every item."""
 
-    def __init__(self, path: Path, where: dict[str, Any], command: Sequence[str]) -> None:
-        self._path = path
+    def __init__(
+        self, path: Path, where: dict[str, Any], command: Sequence[str], named: str | None = None
+    ) -> None:
+        self._path, self._named = path, named
         self.body: dict[str, Any] = {
             "schema": SCHEMA,
             "machine": where,
@@ -125,7 +133,7 @@ class ResultFile:
 
     def close(self) -> None:
         """Note a tree that changed under the measurement: such results mix commits."""
-        now = commit()
+        now = commit(named=self._named)
         if now != self.body["machine"]["commit"]:
             self.body["machine"]["commit"] += f" to {now}"
         self.write()

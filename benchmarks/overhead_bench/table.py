@@ -80,10 +80,12 @@ def in_process(runs: Runs) -> list[str]:
 
 def own_figure(run: dict[str, Any], step_ms: float) -> str:
     """What the probe says it cost, as a share of the plain step."""
-    cost = (run.get("probe") or {}).get("cost") or {}
+    probe = run.get("probe") or {}
+    cost = probe.get("cost") or {}
+    errors = f", {len(probe['errors'])} errors of it" if probe.get("errors") else ""
     if not cost.get("total_ns") or not cost.get("steps"):
-        return "-"
-    return f"{cost['total_ns'] / cost['steps'] / (step_ms * 1e6):.2%}"
+        return f"-{errors}"
+    return f"{cost['total_ns'] / cost['steps'] / (step_ms * 1e6):.2%}{errors}"
 
 
 def quads_of(run: dict[str, Any], kind: str) -> list[stats.Quad]:

@@ -9,6 +9,7 @@ import struct
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import FunctionType, ModuleType, SimpleNamespace
@@ -97,9 +98,12 @@ class Toggle:
         (sequence,) = struct.unpack("<I", os.pread(self._ring, 4, 4096))
         return int(heartbeat), int(sequence)
 
-    def check_nothing_new(self) -> None:
-        """Raise when a hook was placed after this object looked for them."""
+    def check(self) -> None:
+        """Raise when a hook was placed after this object looked, or the helper gave up."""
         self.watched()
+        (state,) = struct.unpack("<I", os.pread(self._ring, 4, 88))
+        if state != 0:
+            raise NothingToToggle("the probe gave up while it was measured")
         now_there = {(id(o), n) for o, n, *_ in _wrappers(_module("hooks").WRAPPER_FILE)}
         new = now_there - {(id(o), n) for o, n, *_ in self._wrappers}
         if new:
@@ -242,6 +246,8 @@ def _ring_file() -> Path:
 
 
 def _owners() -> Iterator[Any]:
+    # Asking some of torch's objects for their class makes them say that they are deprecated.
+    warnings.simplefilter("ignore", FutureWarning)
     yield from [m for m in list(sys.modules.values()) if isinstance(m, ModuleType)]
     for found in gc.get_objects():
         if isinstance(found, type):
@@ -257,7 +263,9 @@ def _wrappers(file: str) -> Iterator[tuple[Any, str, Any, Any, bool]]:
             if code is None or code.co_filename != file or (id(owner), name) in seen:
                 continue
             seen.add((id(owner), name))
-            original = vars(value).get("__wrapped__", _MISSING)
+            original: Any = value
+            while getattr(getattr(original, "__code__", None), "co_filename", None) == file:
+                original = vars(original).get("__wrapped__", _MISSING)
             if original is _MISSING:
                 raise NothingToToggle(f"the wrapper of {name} does not name its original")
             bases = owner.__mro__[1:] if isinstance(owner, type) else ()

@@ -228,6 +228,31 @@ def test_each_peer_is_set_against_us_and_a_missing_one_is_named():
     assert "0, 1 failed | not installed" in gpuprof
 
 
+def test_the_commit_tells_a_changed_tree_and_a_copy_without_git(tmp_path):
+    def git(*arguments):
+        name = ("-c", "user.name=t", "-c", "user.email=t@t")
+        subprocess.run(["git", *name, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    source = tmp_path / "gputop_train" / "a.py"
+    source.parent.mkdir()
+    (tmp_path / "benchmarks").mkdir()
+    source.write_text("1")
+    copy = results.commit(tmp_path)
+    git("init")
+    git("add", ".")
+    git("commit", "-m", "one")
+    clean = results.commit(tmp_path)
+    source.write_text("2")
+    dirty = results.commit(tmp_path)
+    source.write_text("3")
+    assert copy.startswith("tree-")
+    assert len(clean) == 12
+    assert dirty.startswith(f"{clean}-dirty-")
+    assert results.commit(tmp_path) != dirty
+    assert results.commit(tmp_path, named=clean).startswith(f"{clean}-tree-")
+    assert results.commit(tmp_path, named=clean) != f"{clean}-{copy}"
+
+
 def test_a_file_of_something_else_is_refused(tmp_path):
     (tmp_path / "x.json").write_text("[]")
     with pytest.raises(results.MixedResults, match="not a result"):
