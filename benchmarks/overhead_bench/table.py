@@ -107,6 +107,7 @@ def peers(runs: Runs) -> list[str]:
         "| asked | tool | rounds | mean step | of means | of medians | wall | gputop-train is |",
         "|---|---|---|---|---|---|---|---|",
     ]
+    told = []
     for (item, step_ms), group in _by_size(runs):
         tools = by_tool(group)
         for name in tools:
@@ -114,6 +115,8 @@ def peers(runs: Runs) -> list[str]:
             against = "" if name in (PLAIN.name, WATCHED.name) else standing(tools, name)
             variant = ", `.item()`" if item else ""
             lines.append(f"| {step_ms:g} ms{variant} | {name} | {wanted} | {against} |")
+            told += [f"{name} at {step_ms:g} ms{variant}"] if against.startswith("behind") else []
+    lines += ["", f"gputop-train is behind: {', '.join(told) or 'none, at no size'}."]
     lines += ["", "How each was run:", ""]
     versions = {run["tool"]: run.get("version") for run in runs if run.get("version")}
     for tool in ALL.values():

@@ -224,8 +224,19 @@ def test_each_peer_is_set_against_us_and_a_missing_one_is_named():
     text = table.markdown([body])
     (traceml,) = [line for line in text.splitlines() if line.startswith("| 2 ms | TraceML |")]
     assert "ahead: 0.9136" in traceml
+    assert "gputop-train is behind: none, at no size." in text
     (gpuprof,) = [line for line in text.splitlines() if line.startswith("| 2 ms | gpuprof |")]
     assert "0, 1 failed | not installed" in gpuprof
+
+
+def test_where_we_are_behind_the_table_says_so():
+    runs = [
+        peer_run(tool, n, base * (1 + n / 10))
+        for n in (1, 2, 3)
+        for tool, base in (("plain", 2.0), ("gputop-train", 2.2), ("TraceML", 2.1))
+    ]
+    body = {"machine": MACHINE, "command": "c", "started": "2026-11-29T10:00:00Z", "runs": runs}
+    assert "gputop-train is behind: TraceML at 2 ms." in table.markdown([body])
 
 
 def test_the_commit_tells_a_changed_tree_and_a_copy_without_git(tmp_path):
