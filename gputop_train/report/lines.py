@@ -25,8 +25,9 @@ MAX_ROWS = 8
 MIN_SAMPLES, MIN_SHARE = 4, 0.002
 #: Lines that cost less of the wall time are counted, not listed; the costliest always is.
 LISTED_SHARE = 0.0005
-#: A table leaves this much for the line and the call, and gives up "of wall" for it.
-MIN_LEFT = 34
+#: Columns a narrow table does without, in this order, while less than so much is left for the line
+#: and the call.
+_GIVEN_UP = (("of wall", 34), ("each", 20), ("one takes", 20), ("time", 20))
 #: Lines of output in a second that are worth a number.
 MIN_LINES_S = 1.0
 _NOT_TOLD = "-"
@@ -263,8 +264,7 @@ def _rate(row: Row, facts: Facts) -> str:
     return f"{site.pair_bytes / site.pair_ns:.3g} GB/s"
 
 
-_WALL = "of wall"
-_COMMON = (("calls", _calls), ("time", _time), (_WALL, _of_wall))
+_COMMON = (("calls", _calls), ("time", _time), ("of wall", _of_wall))
 
 KINDS: tuple[Kind, ...] = (
     Kind("blocking reads", "sync", "sync", (*_COMMON, ("GPU idle", _idle))),
@@ -288,12 +288,11 @@ def _table(kind: Kind, rows: Sequence[Row], facts: Facts, room: int) -> list[str
     read = {head: [value(row, facts) for row in listed] for head, value in kind.columns}
     empty = [head for head, cells in read.items() if set(cells) == {_NOT_TOLD}]
     columns = [(head, cells) for head, cells in read.items() if head not in empty]
-    while True:
-        widths = [max(len(head), *map(len, cells)) + 2 for head, cells in columns]
-        left = room - sum(widths)
-        if left >= MIN_LEFT or _WALL not in [head for head, _ in columns]:
-            break
-        columns = [column for column in columns if column[0] != _WALL]
+    widths, left = _fit(columns, room)
+    for head, enough in _GIVEN_UP:
+        if left < enough:
+            columns = [column for column in columns if column[0] != head]
+            widths, left = _fit(columns, room)
     heads = "".join(head.rjust(width) for (head, _), width in zip(columns, widths, strict=True))
     found = [f" {kind.title}".ljust(left) + heads]
     place_width = min(max(len(row.place) for row in listed), max(12, left - 12))
@@ -308,6 +307,12 @@ def _table(kind: Kind, rows: Sequence[Row], facts: Facts, room: int) -> list[str
         found.append(f"   and {len(rows) - len(listed)} more")
     missing = [f"{head}: {_WHY_EMPTY[head]}" for head in empty if head in _WHY_EMPTY]
     return found + (fmt.row("", "; ".join(missing), room, key_width=2) if missing else [])
+
+
+def _fit(columns: Sequence[tuple[str, list[str]]], room: int) -> tuple[list[int], int]:
+    """Widths of the columns, and what they leave for the line and the call."""
+    widths = [max(len(head), *map(len, cells)) + 2 for head, cells in columns]
+    return widths, room - sum(widths)
 
 
 _WHY_EMPTY = {
