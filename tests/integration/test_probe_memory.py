@@ -221,6 +221,7 @@ def attempt(n):
     try: allocate(n)
     except torch.cuda.OutOfMemoryError: pass
 def tell(**more):
+    assert probe_oom.last is not None, probe_oom.S.errors
     print(json.dumps({**probe_oom.report(), **more}))
 def afresh():
     probe_oom.last = None; probe_oom._counted_ns = 0
@@ -257,13 +258,27 @@ attempt(9); tell()
 afresh()
 probe_oom.MAX_EVENTS = 8
 attempt(9); tell()
+
+# A second rank's training thread chose device 1; in every other thread torch still says 0.
+import _gputop_probe.snapshot as snapshot
+real, asked = (torch.cuda.is_initialized, torch.cuda.current_device, torch._C._cuda_memoryStats), []
+torch.cuda.is_initialized = lambda: True
+torch.cuda.current_device = lambda: int(threading.current_thread() is threading.main_thread())
+torch._C._cuda_memoryStats = lambda device: asked.append(device) or real[2](device)
+def as_the_helper():
+    memory.note_device(); snapshot.memory_stats()
+memory.note_device()
+t = threading.Thread(target=as_the_helper); t.start(); t.join()
+torch.cuda.is_initialized, torch.cuda.current_device, torch._C._cuda_memoryStats = real
+print(json.dumps(asked))
 """
 
 
 def test_a_picture_says_who_asked_and_what_could_be_counted_there(tmp_path: Path) -> None:
     result, _ = watched(tmp_path, TRAIN + WHERE)
     assert result.returncode == 0, result.stderr.decode()
-    many, thread, engine, history, long = (json.loads(row) for row in result.stdout.splitlines())
+    rows = (json.loads(row) for row in result.stdout.splitlines())
+    many, thread, engine, history, long, devices = rows
 
     assert (many["counted"], many["count"], many["requested"]) == (1, 50, 49)
     assert many["held"]["parameters"] == WEIGHT
@@ -275,10 +290,16 @@ def test_a_picture_says_who_asked_and_what_could_be_counted_there(tmp_path: Path
     assert engine["thread"] == "autograd" and engine["held"]["gradients"] == WEIGHT
     assert "pthread_join" in engine["stack"][0]["call"]
 
-    rows = [(r["file"], r["line"], r["bytes"], r["blocks"]) for r in history["lines"]]
-    assert rows == [("/home/me/train.py", 4, 25, 2), ("/home/me/train.py", 5, 20, 1), ("", 0, 1, 1)]
+    places = [(r["file"], r["line"], r["bytes"], r["blocks"]) for r in history["lines"]]
+    assert places == [
+        ("/home/me/train.py", 4, 25, 2),
+        ("/home/me/train.py", 5, 20, 1),
+        ("", 0, 1, 1),
+    ]
 
     assert long["lines"] is None and "too long" in long["lines_missing"]
+
+    assert devices and set(devices) == {1}
 
 
 BROKEN = """
