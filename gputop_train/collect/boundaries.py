@@ -69,6 +69,7 @@ class Boundaries:
         self._open: list[int] = []
         self._open_ids: list[int] = []
         self._last_ended_id = -1
+        self._last_optimizer_id = -2
         self._ids: list[int] = []
         self._stepped_inside = False
         self._stepped_since_update = False
@@ -130,6 +131,7 @@ class Boundaries:
         if phase == OPTIMIZER:
             self._stepped_inside = True
             self._stepped_since_update = True
+            self._last_optimizer_id = self._last_ended_id
         if self._open:
             return []
         if not self._stepped_inside:
@@ -177,7 +179,7 @@ class Boundaries:
         self._open = [OPTIMIZER]
         self._open_ids = [-1]
         return self.optimizer_id(
-            self._last_ended_id if optimizer_id is None else optimizer_id, words
+            self._last_optimizer_id if optimizer_id is None else optimizer_id, words
         )
 
     def tick_ends(self, t: int, after: int) -> list[Cut]:

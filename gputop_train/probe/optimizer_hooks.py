@@ -2,11 +2,12 @@
 
 Apart from the other hooks on purpose: those are on dynamo's skip list, while these must stay
 traceable, because a person may compile ``optimizer.step``. ``is_compiling()`` is a constant there,
-so the hooks vanish from the graph.
+so the hooks vanish from the graph (``guard``).
 """
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from . import memory
@@ -17,18 +18,17 @@ from .state import S, append, ident, now
 _BEGIN, _END = W.OPTIMIZER * 2, W.OPTIMIZER * 2 + 1
 
 
+_placed: list[tuple[Any, int, Any]] = []
+
+
 def place(torch: Any) -> None:
     """Register the global pre and post hooks."""
     from torch.optim import optimizer
 
-    compiler = getattr(torch, "compiler", None)
-    compiling: Any = getattr(compiler, "is_compiling", None)
-    if compiling is None:
-        compiling = getattr(torch._utils, "is_compiling", lambda: False)
     state = S
 
     def before(opt: Any, args: Any, kwargs: Any) -> None:
-        if compiling():
+        if not (state.whole or state.nests):
             return
         try:
             if ident() != state.thread_id or not state.armed:
@@ -38,8 +38,11 @@ def place(torch: Any) -> None:
             elif not state.loop_known:
                 _look_for_loop()
             state.optimizer_depth += 1
-            if state.optimizer_depth > 1 or not state.whole:
-                return  # a subclass that calls super().step(): one step
+            if state.optimizer_depth > 1:
+                state.nests = True  # a subclass that calls super().step(): one step
+                return
+            if not state.whole:
+                return
             start = now()
             append(start << 6 | _BEGIN)
             append(_number(opt) << 22 | W.ARG_SITE)
@@ -52,16 +55,18 @@ def place(torch: Any) -> None:
             state.failed("optimizer", error)
 
     def after(opt: Any, args: Any, kwargs: Any) -> None:
-        if compiling() or ident() != state.thread_id or not state.armed:
+        if ident() != state.thread_id or not state.armed:
             return
         try:
-            state.optimizer_depth = max(0, state.optimizer_depth - 1)
-            if state.optimizer_depth:
-                return
-            if state.whole:
-                _recorded_end()
-                return
-            if len(state.optimizers) > 1 or id(opt) not in state.optimizers:
+            if state.whole or state.nests:
+                state.optimizer_depth = max(0, state.optimizer_depth - 1)
+                if state.optimizer_depth:
+                    return
+                if state.whole:
+                    _recorded_end(opt)
+                    return
+            if id(opt) != state.stepped:
+                state.stepped = id(opt)
                 append(_number(opt) << 6 | W.TICK_OPTIMIZER)
             end = now()
             append(end << 6 | W.STEP_TICK)
@@ -72,13 +77,54 @@ def place(torch: Any) -> None:
         except Exception as error:
             state.failed("optimizer", error)
 
-    optimizer.register_optimizer_step_pre_hook(before)
-    optimizer.register_optimizer_step_post_hook(after)
+    for hooks, register, hook in (
+        (
+            optimizer._global_optimizer_pre_hooks,
+            optimizer.register_optimizer_step_pre_hook,
+            before,
+        ),
+        (
+            optimizer._global_optimizer_post_hooks,
+            optimizer.register_optimizer_step_post_hook,
+            after,
+        ),
+    ):
+        handle = register(hook)
+        _placed.append((hooks, handle.id, hook))
+    if "torch._dynamo.callback" in sys.modules:
+        guard()
     S.hooks["optimizer"] = True
 
 
-def _recorded_end() -> None:
+def guard() -> None:
+    """Before dynamo traces anything: from now on the hooks vanish from what it traces.
+
+    Asking ``is_compiling()`` costs more than all else an unrecorded step does, and is of use only
+    where something is compiled. Called when the first compilation begins, before its first frame is
+    read, so no guard ever sees the change.
+    """
+    compiler = getattr(S.torch, "compiler", None)
+    compiling: Any = getattr(compiler, "is_compiling", None)
+    if compiling is None:
+        compiling = getattr(S.torch._utils, "is_compiling", lambda: False)
+    while _placed:
+        hooks, key, hook = _placed.pop()
+        if hooks.get(key) is hook:
+            hooks[key] = _guarded(hook, compiling)
+
+
+def _guarded(hook: Any, compiling: Any) -> Any:
+    def step_hook(opt: Any, args: Any, kwargs: Any) -> None:
+        if compiling():
+            return
+        hook(opt, args, kwargs)
+
+    return step_hook
+
+
+def _recorded_end(opt: Any) -> None:
     """A step that was recorded in detail ends; the budget decides about those to come."""
+    S.stepped = id(opt)
     gpu = S.gpu
     if gpu is not None:
         if gpu.on:

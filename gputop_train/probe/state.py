@@ -63,6 +63,8 @@ class ProbeState:
         self.gc_ns = 0
         self.steps = 0
         self.optimizer_depth = 0
+        self.nests = False  # some optimizer's step() calls that of its base class
+        self.stepped = 0  # id() of the optimizer that ended its step last
         # In unrecorded steps: whether a backward ran since GradScaler.update, and steps by then.
         self.backward_ran = False
         self.steps_at_update = 0

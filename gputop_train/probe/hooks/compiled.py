@@ -11,7 +11,7 @@ import re
 import sys
 from typing import Any
 
-from .. import selfcheck
+from .. import optimizer_hooks, selfcheck
 from .. import words as W
 from ..state import S, append, ident, now
 from . import WRAPPER_FILE
@@ -36,8 +36,11 @@ def watch(dynamo: Any) -> None:
             rules._recompile_re()
             break
     # After the above, which is not to be left out: without it dynamo would trace our frames.
-    if not selfcheck.abstain("compile"):
+    if selfcheck.abstain("compile"):
+        optimizer_hooks.guard()
+    else:
         handler: Any = sys.modules["torch._dynamo.callback"].callback_handler
+        handler.register_start_callback(lambda *_: optimizer_hooks.guard())
         begin, end = W.COMPILE * 2, W.COMPILE * 2 + 1
         handler.register_start_callback(lambda *_: _edge(begin))
         handler.register_end_callback(lambda *_: _edge(end))
