@@ -92,4 +92,16 @@ def _at(session: Session, site: Site, t_ns: int) -> Counters | None:
 
 def _with(site: Site, counters: Counters) -> Site:
     count, total_ns, moved, unpinned = counters
-    return replace(site, count=count, total_ns=total_ns, bytes=moved, unpinned_bytes=unpinned)
+    # The rest of a site is kept as it stands now only, which would not go with these.
+    return replace(
+        site,
+        count=count,
+        total_ns=total_ns,
+        bytes=moved,
+        unpinned_bytes=unpinned,
+        seen=None,
+        pairs=None,
+        pair_ns=None,
+        pair_bytes=None,
+        after_ns=None,
+    )
