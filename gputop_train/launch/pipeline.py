@@ -13,7 +13,7 @@ from gputop_train.collect.timeline import Batch, loaders_from_snapshot, sites_fr
 from gputop_train.launch.feeds import Feed, Feeds, RankState
 from gputop_train.launch.guard import Guard
 from gputop_train.launch.host_oom import KillCount
-from gputop_train.launch.sampling import Sampling
+from gputop_train.launch.sampling import Sampling, uses_cuda
 from gputop_train.model import MemorySample
 from gputop_train.store.errors import StoreFull
 from gputop_train.store.reader import RunReader
@@ -242,7 +242,6 @@ def _allocator(rank: int, snapshot: Mapping[str, Any], t_ns: int) -> list[Memory
         return []
     names = ("reserved", "peak_allocated", "peak_reserved", "retries", "ooms", "inactive_split")
     rest = {name: memory[name] for name in names if isinstance(memory.get(name), int)}
-    cuda = snapshot.get("cuda")
-    if not (isinstance(cuda, dict) and cuda.get("initialized")):
+    if not uses_cuda(snapshot):
         return []
     return [MemorySample(rank, t_ns, None, "cuda-allocator", memory["allocated"], **rest)]

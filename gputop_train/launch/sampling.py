@@ -165,8 +165,12 @@ class Sampling:
 
 def uses_cuda(snapshot: Mapping[str, Any]) -> bool:
     """Whether a training process computes on a GPU: then the allocator says what it holds."""
-    cuda = snapshot.get("cuda")
-    return bool(cuda.get("initialized")) if isinstance(cuda, dict) else False
+    cuda, memory = snapshot.get("cuda"), snapshot.get("memory")
+    if not (isinstance(cuda, dict) and cuda.get("initialized")):
+        return False
+    # Pinned batches alone initialise CUDA too: parameters on the CPU and nothing ever allocated.
+    unused = isinstance(memory, dict) and memory.get("peak_allocated") == 0
+    return not (unused and snapshot.get("param_device") == "cpu")
 
 
 def environment_of(pid: int) -> dict[str, str]:

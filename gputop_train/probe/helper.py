@@ -93,7 +93,9 @@ class Helper:
         finally:
             S.set_eval_frame(evaluator)
             self._memory_cost_ns += now() - t_ns
-        if held is not None and held["allocated"] is not None:
+        if held is None or (S.param_device == "cpu" and not held["peak_allocated"]):
+            return  # pinned batches alone initialise CUDA too
+        if held["allocated"] is not None:
             append(t_ns << 6 | MEM_AT)
             append(held["allocated"] << 6 | MEM_ALLOCATED)
             append((held["reserved"] or 0) << 6 | MEM_RESERVED)
