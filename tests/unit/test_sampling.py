@@ -10,7 +10,7 @@ import pytest
 
 from gputop_train.launch import sampling
 from gputop_train.launch.guard import Guard
-from gputop_train.launch.sampling import Sampling
+from gputop_train.launch.sampling import Sampling, uses_cuda
 
 S = 1_000_000_000
 
@@ -152,3 +152,14 @@ def test_held_back_it_reads_processes_less_often(watched, monkeypatch):
 
     assert readings(1.0, 0) == 20
     assert readings(4.0, 1000 * S) == 5
+
+
+def test_pinned_batches_alone_do_not_make_a_run_one_on_the_gpu():
+    cuda, pinned = {"initialized": True}, {"peak_allocated": 0}
+    trained = {"cuda": cuda, "memory": {"peak_allocated": 4096}, "param_device": "cpu"}
+    assert not uses_cuda({"cuda": cuda, "memory": pinned, "param_device": "cpu"})
+    assert uses_cuda({"cuda": cuda, "memory": pinned, "param_device": "cuda"})
+    assert uses_cuda(trained)  # an optimizer that was offloaded to the CPU
+    assert uses_cuda({"cuda": cuda, "memory": None, "param_device": None})
+    assert not uses_cuda({"cuda": {"initialized": False}, "param_device": "cpu"})
+    assert not uses_cuda({"cuda": "hostile"})
