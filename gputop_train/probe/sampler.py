@@ -27,6 +27,8 @@ _RULES: tuple[tuple[str, str | None, int], ...] = (
     ("torch/serialization.py", r"_?save|_legacy_save", W.L_CHECKPOINT),
     ("safetensors/", r"save.*", W.L_CHECKPOINT),
     ("torch/distributed/checkpoint", r".*save.*", W.L_CHECKPOINT),
+    ("numpy/lib/", r"savez?|savez_compressed|_savez", W.L_CHECKPOINT),
+    ("joblib/numpy_pickle.py", r"dump", W.L_CHECKPOINT),
     ("torch/cuda/__init__.py", r"synchronize", W.L_SYNC),
     ("torch/cuda/streams.py", r"synchronize", W.L_SYNC),
     ("torch/distributed/distributed_c10d.py", None, W.L_COMM),
@@ -64,9 +66,13 @@ _DATA_TEXT = re.compile(
     r"from_numpy|get_?batch|next_?batch|memmap|\bnext\(|np\.(load|random|stack)|torch\.stack"
 )
 _FORWARD_TEXT = re.compile(r"\b(loss_?fn|criterion|cross_entropy|autocast|model|net)\w*\(", re.I)
-_SYNC_TEXT = re.compile(r"\.(item|cpu|tolist|nonzero|synchronize)\s*\(|\b(?:float|int|bool)\s*\(")
+_SYNC_TEXT = re.compile(
+    r"\.(item|cpu|tolist|nonzero|synchronize|unique(_consecutive)?|masked_select)\s*\("
+    r"|\b(?:float|int|bool)\s*\(|\w\[~?\w*mask\w*\]"
+)
 _COPY_TEXT = re.compile(r"\.(to|cuda|pin_memory)\s*\(")
 _PRINT_TEXT = re.compile(r"^\s*print\(|\.write\(|\.set_postfix\(|\.log\(|\.info\(")
+_SAVE_TEXT = re.compile(r"\b(pickle|cloudpickle|joblib)\.dump\s*\(|\b(np|numpy)\.savez?\w*\s*\(")
 _UNKNOWN, _WAIT = -1, -2
 #: Where an event loop or a prompt waits for what comes next: a notebook's kernel between cells.
 _IDLE_FILES = ("selectors.py", "_pyrepl/unix_console.py", "_pyrepl/unix_eventqueue.py")
@@ -186,6 +192,8 @@ class Sampler:
     def _by_text(text: str, label: int) -> int:
         if _PRINT_TEXT.search(text):
             return W.L_LOGGING
+        if _SAVE_TEXT.search(text):
+            return W.L_CHECKPOINT
         if S.gpu is not None and _SYNC_TEXT.search(text[-60:]):
             return W.L_SYNC
         if label == _UNKNOWN and S.gpu is not None and _COPY_TEXT.search(text[-80:]):

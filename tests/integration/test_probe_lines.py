@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ import pytest
 from gputop_train.collect.ring_reader import Ring
 from gputop_train.collect.timeline import sites_from_snapshot
 from gputop_train.model import Site
+from gputop_train.probe import pairs, sampler
+from gputop_train.probe import sites as probe_sites
+from gputop_train.probe import words as W
 from tests.integration.test_probe_harmless import PREAMBLE, side_by_side, without_clock
 from tests.probe_support import Deployed, deploy, run
 
@@ -87,6 +91,44 @@ def test_a_checkpoint_of_many_files_counts_what_was_written_now(tmp_path: Path) 
     (save,) = sites(snapshot, "save")
     written = sum(f.stat().st_size for f in folder.rglob("*") if f.name != "old.bin")
     assert (save.count, save.bytes) == (1, written)
+
+
+def test_a_save_no_hook_passes_is_named_by_the_sampler(tmp_path: Path) -> None:
+    snapshot = watched(
+        tmp_path,
+        """
+        import pickle, time
+        big = [[i] for i in range(200_000)]
+        end = time.monotonic() + 2
+        while time.monotonic() < end:
+            step(torch.ones(2, 8))
+            with open("/dev/null", "wb") as f:
+                pickle.dump(big, f)
+        """,
+    )
+    (save,) = [s for s in sites(snapshot, "sample") if s.label == "checkpoint"]
+    assert save.call == "pickle.dump(big, f)" if sys.version_info >= (3, 11) else save.line
+    assert save.count >= 4
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [
+        ("x[mask]", W.L_SYNC),
+        ("loss[~padding_mask]", W.L_SYNC),
+        ("torch.unique(ids)", W.L_SYNC),
+        ("x.masked_select(keep)", W.L_SYNC),
+        ("torch.nonzero(x)", W.L_SYNC),
+        ("np.savez(path, x=x)", W.L_CHECKPOINT),
+        ("x[rows]", W.L_FORWARD),
+        ("masked_loss(x)", W.L_FORWARD),
+    ],
+)
+def test_the_sampler_knows_a_read_by_its_text(
+    text: str, label: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampler.S, "gpu", object())
+    assert sampler.Sampler._by_text(text, W.L_FORWARD) == label
 
 
 def test_logging_libraries_are_told_by_name_and_line(tmp_path: Path) -> None:
@@ -374,8 +416,6 @@ def test_reads_and_copies_are_counted_by_line_through_a_stand_in_for_the_device(
 
 
 def test_a_lot_draws_evenly_whatever_the_period() -> None:
-    from gputop_train.probe import sites as probe_sites
-
     lot = probe_sites.Lot(16)
     drawn = [n for n in range(160_000) if lot.drawn()]
     assert len(drawn) == 10_000
@@ -385,10 +425,6 @@ def test_a_lot_draws_evenly_whatever_the_period() -> None:
 
 
 def test_event_pairs_add_up_by_line() -> None:
-    from gputop_train.probe import pairs
-    from gputop_train.probe import sites as probe_sites
-    from gputop_train.probe import words as W
-
     def marks(*edges: tuple[int, int, int]) -> list[tuple[int, Any, int, int]]:
         return [(edge, None, flags, argument) for edge, flags, argument in edges]
 
