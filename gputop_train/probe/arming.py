@@ -205,7 +205,8 @@ def _after_fork() -> None:
 
 
 def _start_afresh() -> None:
-    from .hooks import evaluate, libraries, pauses, precision
+    from . import memory, oom
+    from .hooks import distributed, evaluate, libraries, pauses, precision
 
     S.forks += 1
     S.armed = S.loop_known = False
@@ -217,6 +218,9 @@ def _start_afresh() -> None:
         _keep_for_ever(gpu)
     helper, S.helper = S.helper, None
     log.clear()
+    memory.forget()
+    oom.forget()
+    distributed.forget()
     duty.reset()
     for part in (evaluate, libraries, pauses, precision):
         part.reset()

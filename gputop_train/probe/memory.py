@@ -241,6 +241,13 @@ def rest(allocated: int | None, held: dict[str, Any]) -> int | None:
 keeper = Keeper()
 
 
+def forget() -> None:
+    """In a forked child: what was counted, its parent holds."""
+    keeper.picture = None
+    keeper.reset()
+    due_ns[0] = 0
+
+
 def at_step_end(t_ns: int) -> None:
     """On the training thread, with dynamo's evaluator off, when ``due_ns`` has come."""
     try:

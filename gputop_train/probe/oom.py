@@ -253,6 +253,12 @@ def leave_last() -> None:
         note_error("oom at exit", error)
 
 
+def forget() -> None:
+    """In a forked child: the error was its parent's."""
+    global count, last, urgent
+    count, last, urgent = 0, None, False
+
+
 def _with_text(
     file: str, line: int, func: str, start: int | None, stop: int | None
 ) -> dict[str, Any]:

@@ -202,6 +202,28 @@ def test_a_first_forward_that_does_not_fit_is_told_and_inference_is_not(tmp_path
     assert result.returncode == 1 and deployed.ring_files() == []
 
 
+def test_a_forked_childs_error_is_not_its_parents(tmp_path: Path) -> None:
+    body = """
+        import os
+        try: allocate(3_000_000)
+        except torch.cuda.OutOfMemoryError: pass
+        if os.fork() == 0:
+            sys.exit(0)
+        os.wait()
+        if os.fork() == 0:
+            time.sleep(0.3); step(); step(); sys.exit(0)
+        os.wait()
+    """
+    result, deployed = watched(tmp_path, TRAIN + textwrap.dedent(body))
+    assert result.returncode == 0, result.stderr.decode()
+    found = []
+    for path in deployed.ring_files():
+        with Ring.open(path) as ring:
+            found.append((ring.snapshot() or {}).get("oom"))
+    # The parent's, and the child's that trained; the other child left none.
+    assert sorted(oom is None for oom in found) == [False, True]
+
+
 def test_the_picture_outlives_a_process_that_is_killed_soon_after(tmp_path: Path) -> None:
     body = """
         try: allocate(3_000_000)

@@ -170,6 +170,12 @@ def at_step_end(t_ns: int) -> None:
         note_error("ddp", error)
 
 
+def forget() -> None:
+    """In a forked child: the parent's modules are not its own."""
+    _modules.clear()
+    due_ns[0] = NEVER
+
+
 def report() -> list[dict[str, Any]] | None:
     """What each module said; None where there is none."""
     return [module.told() for module in list(_modules) if module.facts] or None
