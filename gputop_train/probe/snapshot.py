@@ -98,6 +98,15 @@ def _safely(read: Any) -> Any:
         return None
 
 
+#: What the rows of the sites may take of a snapshot, whose area in the ring is bounded: those
+#: registered later than that are not told.
+MAX_PLACES_BYTES = 128 * 1024
+
+
+def _dumps(value: Any) -> str:
+    return json.dumps(value, default=str, separators=(",", ":"))
+
+
 class SnapshotBuilder:
     """Builds the JSON; what cannot change is computed once."""
 
@@ -113,6 +122,9 @@ class SnapshotBuilder:
             "world_size": _rank("WORLD_SIZE"),
             "host": socket.gethostname(),
         }
+        self._told = 1
+        self._rows: list[str] = []
+        self._room = MAX_PLACES_BYTES
 
     def build(self, extra: dict[str, Any]) -> bytes:
         """One snapshot, in bytes."""
@@ -121,14 +133,12 @@ class SnapshotBuilder:
         if feeding is not None and (S.steps or not S.optimizers):
             feeding["feeds_training"] = True
         places = list(sites.places)
-        rows = [[i, *p] for i, p in enumerate(places) if p is not None]
         stats = {str(i): list(sites.stats[i]) for i in range(1, min(len(places), len(sites.stats)))}
         body = dict(self._fixed)
         body.update(
             t_ns=now(),
             cuda=_safely(_cuda),
             param_device=S.param_device,
-            sites=rows,
             site_stats=stats,
             loaders=[
                 {k: v for k, v in row.items() if k[0] != "_"} for row in list(S.loaders.values())
@@ -151,4 +161,17 @@ class SnapshotBuilder:
             errors=S.errors,
         )
         body.update(extra)
-        return json.dumps(body, default=str, separators=(",", ":")).encode("utf-8", "replace")
+        text = _dumps(body)
+        return (text[:-1] + ',"sites":[' + self._places(places) + "]}").encode("utf-8", "replace")
+
+    def _places(self, places: list[Any]) -> str:
+        """The rows of all sites. A place never changes, so each is put into words once."""
+        if len(places) < self._told:
+            self._told, self._rows, self._room = 1, [], MAX_PLACES_BYTES
+        for number in range(self._told, len(places)):
+            row = _dumps([number, *places[number]])
+            self._room -= len(row)
+            if self._room >= 0:
+                self._rows.append(row)
+        self._told = len(places)
+        return ",".join(self._rows)

@@ -451,3 +451,28 @@ def test_the_snapshot_is_json_of_bounded_size(tmp_path: Path) -> None:
     assert len(json.dumps(snapshot)) < 20_000
     assert snapshot["empty_cache"] is None
     assert snapshot["gc"]["enabled"] is True
+
+
+def test_a_snapshot_of_many_long_places_still_fits_into_the_ring(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    body = """
+        import _gputop_probe.sites as s, _gputop_probe.snapshot as snapshot, _gputop_probe.ring as ring
+        step(torch.ones(2, 8))
+        codes = [compile("0", "/very/long/path/" + "d" * 200 + "%d.py" % i, "exec") for i in range(1100)]
+        for code in codes:
+            s.register(code, 1, "sync", "call" * 30)
+        builder = snapshot.SnapshotBuilder()
+        body = builder.build({})
+        assert len(s.places) == s.MAX_SITES and len(body) < ring.SNAPSHOT_BYTES - 8, len(body)
+        assert builder.build({})[-200:] == body[-200:]
+        s.clear(); s.register(codes[0], 7, "save", "again()")
+        import json
+        print(json.loads(builder.build({}))["sites"])
+        """
+    script.write_text(PREAMBLE + TRAIN + textwrap.dedent(body))
+    result = run(script, env=deploy(tmp_path).env())
+    assert result.returncode == 0, result.stderr.decode()
+    ((number, kind, _, line, _, call, _),) = json.loads(
+        result.stdout.replace(b"None", b"null").replace(b"'", b'"')
+    )
+    assert (number, kind, line, call) == (1, "save", 7, "again()")
