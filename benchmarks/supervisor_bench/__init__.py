@@ -1,0 +1,1 @@
+"""Parts of ``benchmarks/supervisor_cost.py``."""
