@@ -10,10 +10,12 @@ else. ``table`` reads the ring each left behind with the project's own reader.
 from __future__ import annotations
 
 import argparse
+import ast
 import base64
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -173,7 +175,6 @@ def measure() -> dict[str, Any]:
             result[name] = {
                 "plain": plain,
                 "watched": watched,
-                "same": plain == watched,
                 "slept": _read(place / "slept.json"),
                 "ring": base64.b64encode(rings[0].read_bytes()).decode() if rings else None,
             }
@@ -222,6 +223,40 @@ def judge(result: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+#: The clock and process id in front of a line of torch's log.
+_LOG_CLOCK = re.compile(r"^[WIE]\d{4} [\d:.]+ +\d+ ", re.M)
+
+
+def same(pair: dict[str, Any]) -> bool:
+    """Whether plain and watched are equal: exit, output, log, graphs, breaks, recompiles."""
+    ends = []
+    for kind in ("plain", "watched"):
+        out, counters = split(pair[kind]["out"])
+        counters.pop("frames", None)
+        ends.append((pair[kind]["code"], out, counters, _LOG_CLOCK.sub("", pair[kind]["err"])))
+    return ends[0] == ends[1]
+
+
+def split(out: str) -> tuple[str, dict[str, Any]]:
+    """What a script printed, and dynamo's counters from its last line."""
+    head, _, last = out.rstrip("\n").rpartition("\n")
+    return (head, ast.literal_eval(last)) if last.startswith("{") else (out, {})
+
+
+def compiled(result: dict[str, Any]) -> str:
+    """The cell on torch.compile: graphs and breaks of the plain run and of the watched one."""
+    pair = result["compile"]
+    if pair["plain"]["out"].startswith("no "):
+        return str(pair["plain"]["out"].splitlines()[0][:60])
+    shown = []
+    for kind in ("plain", "watched"):
+        counters = split(pair[kind]["out"])[1]
+        graphs = counters.get("stats", {}).get("unique_graphs")
+        breaks = sum(counters.get("graph_break", {}).values())
+        shown.append(f"{graphs}, {breaks}, {counters.get('frames', {}).get('total')}")
+    return " / ".join(shown)
+
+
 def slept_shares(result: dict[str, Any]) -> dict[str, float]:
     """What the script timed of itself, as parts of the four together."""
     slept = result["loop"]["slept"]
@@ -240,7 +275,7 @@ def verdict(result: dict[str, Any], found: dict[str, Any]) -> str:
     if found["steps"] != STEPS:
         wrong.append(f"{found['steps']} steps of {STEPS}")
     wrong += [f"{name}: {why}" for name, why in found["hooks"].items() if why is not True]
-    wrong += [f"{name} differs" for name in ("loop", "compile") if not result[name]["same"]]
+    wrong += [f"{name} differs" for name in ("loop", "compile") if not same(result[name])]
     wrong += found["errors"]
     return "; ".join(wrong) or "as it should be"
 
@@ -249,7 +284,7 @@ def table(files: list[Path]) -> str:
     """Markdown, oldest torch first."""
     lines = [
         "| torch | Python | hooks in place | data wait (slept) | forward | backward | optimizer "
-        "| eval, saves seen | output | compile | verdict |",
+        "| eval, saves seen | output | graphs, breaks, frames: plain / watched | verdict |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     results = [json.loads(file.read_text()) for file in files]
@@ -262,14 +297,10 @@ def table(files: list[Path]) -> str:
             for label, planted in slept_shares(result).items()
         ]
         seen = f"{found['intervals'].get('eval', 0)}, {found['intervals'].get('checkpoint', 0)}"
-        out = result["compile"]["plain"]["out"]
-        compiled = "same" if result["compile"]["same"] else "DIFFERS"
-        if out.startswith("no "):
-            compiled = out.splitlines()[0][:60]
         lines.append(
             f"| {result['torch']} | {result['python']} | {', '.join(placed)} "
             f"| {' | '.join(shares)} | {seen} "
-            f"| {'same' if result['loop']['same'] else 'DIFFERS'} | {compiled} "
+            f"| {'same' if same(result['loop']) else 'DIFFERS'} | {compiled(result)} "
             f"| {verdict(result, found)} |"
         )
     return "\n".join(lines) + "\n"
