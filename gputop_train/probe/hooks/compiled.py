@@ -67,7 +67,7 @@ def report() -> dict[str, Any] | None:
         found = counters.get(name)
         if found is None:  # a counter appears with its first event
             return 0 if "frames" in counters else None
-        return sum(list(found.values()))
+        return int(sum(list(found.values())))
 
     return {
         "frames": total("frames"),
