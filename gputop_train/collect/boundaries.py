@@ -59,6 +59,7 @@ class Boundaries:
         self._needed = SETTLED_CYCLES
         self._bare_believed = False
         self._bare_by_batch = False
+        self._last_optimizer_id = -2
         self.restart()
 
     def restart(self) -> None:
@@ -69,7 +70,6 @@ class Boundaries:
         self._open: list[int] = []
         self._open_ids: list[int] = []
         self._last_ended_id = -1
-        self._last_optimizer_id = -2
         self._ids: list[int] = []
         self._stepped_inside = False
         self._stepped_since_update = False

@@ -17,7 +17,17 @@ from gputop_train.collect.apportion import (
 from gputop_train.collect.evaluation import evaluations
 from gputop_train.collect.gpu_edges import GpuStep, complete, exposure
 from gputop_train.collect.reading import Reading
-from gputop_train.collect.tiling import Kept, Scan, Tile, divide, flatten, paint, scan
+from gputop_train.collect.tiling import (
+    Kept,
+    Scan,
+    Tile,
+    divide,
+    flatten,
+    paint,
+    samples_by_gap,
+    samples_in_gaps,
+    scan,
+)
 from gputop_train.collect.unrecorded import (
     Layouts,
     in_doubt_left_out,
@@ -268,7 +278,7 @@ class Interpreter:
             else:
                 gaps[label] = gaps.get(label, 0) + end - begin
         measured = sum(tally)
-        sampled = _samples_by_gap(tiles, samples) if samples else {}
+        sampled = samples_by_gap(tiles, samples) if samples else {}
         split = self._gaps.split
         for gap, length in gaps.items():
             split(kinds[-1 - gap], length, sampled.get(gap, ()), tally)
@@ -292,7 +302,7 @@ class Interpreter:
         if seen.starts_loader and not seen.loads:
             exact.discard(L_DATA_WAIT)  # starting a loader is told, the wait for its batch is not
         layout = self._layouts.next(rest_ns, frozenset(exact))
-        samples = _in_gaps(tiles, stretch.samples) if stretch.samples else []
+        samples = samples_in_gaps(tiles, stretch.samples) if stretch.samples else []
         unexplained = rest_ns
         if layout is not None:
             reading.micro, reading.samples = layout.micro, layout.samples
@@ -320,7 +330,7 @@ class Interpreter:
                 parts[label] += length
             else:
                 gaps[label] = gaps.get(label, 0) + length
-        sampled = _samples_by_gap(tiles, stretch.samples)
+        sampled = samples_by_gap(tiles, stretch.samples)
         for gap, length in gaps.items():
             labels = [
                 (offset, L_FORWARD if label == L_EVAL else label)
@@ -376,35 +386,3 @@ def _kept_interval(rank: int, kept: Kept) -> Interval:
         kept.site or None,
         (kept.amount or None) if kept.phase == SAVE else None,
     )
-
-
-def _in_gaps(tiles: Sequence[Tile], samples: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """``(offset, label)`` of the samples in gaps, offsets counted over all gaps together."""
-    gaps = [(begin, end, -1) for begin, end, label in tiles if label < 0]
-    return _samples_by_gap(gaps, samples).get(-1, [])
-
-
-def _samples_by_gap(
-    tiles: list[Tile], samples: Sequence[tuple[int, int]]
-) -> dict[int, list[tuple[int, int]]]:
-    """``(offset in the gap, label)`` of the samples in each gap, by the gap's negative label."""
-    found: dict[int, list[tuple[int, int]]] = {}
-    begins: list[int] = []
-    offsets: list[int] = []
-    lengths: dict[int, int] = {}
-    for begin, end, label in tiles:
-        begins.append(begin)
-        if label < 0:
-            offset = lengths.get(label, 0)
-            lengths[label] = offset + end - begin
-            offsets.append(offset)
-        else:
-            offsets.append(0)
-    for t, label in samples:
-        index = bisect_right(begins, t) - 1
-        if index < 0:
-            continue
-        begin, end, gap = tiles[index]
-        if gap < 0 and t < end:
-            found.setdefault(gap, []).append((offsets[index] + t - begin, label))
-    return found

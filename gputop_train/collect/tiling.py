@@ -7,6 +7,7 @@ lie between the same two structural edges (loader, backward, optimizer).
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -323,3 +324,37 @@ def union(intervals: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             merged.append((begin, end))
     return merged
+
+
+def samples_in_gaps(
+    tiles: Sequence[Tile], samples: Sequence[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """``(offset, label)`` of the samples in gaps, offsets counted over all gaps together."""
+    gaps = [(begin, end, -1) for begin, end, label in tiles if label < 0]
+    return samples_by_gap(gaps, samples).get(-1, [])
+
+
+def samples_by_gap(
+    tiles: list[Tile], samples: Sequence[tuple[int, int]]
+) -> dict[int, list[tuple[int, int]]]:
+    """``(offset in the gap, label)`` of the samples in each gap, by the gap's negative label."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    begins: list[int] = []
+    offsets: list[int] = []
+    lengths: dict[int, int] = {}
+    for begin, end, label in tiles:
+        begins.append(begin)
+        if label < 0:
+            offset = lengths.get(label, 0)
+            lengths[label] = offset + end - begin
+            offsets.append(offset)
+        else:
+            offsets.append(0)
+    for t, label in samples:
+        index = bisect_right(begins, t) - 1
+        if index < 0:
+            continue
+        begin, end, gap = tiles[index]
+        if gap < 0 and t < end:
+            found.setdefault(gap, []).append((offsets[index] + t - begin, label))
+    return found

@@ -204,8 +204,8 @@ class Timeline:
             self._pending.place_gpu(record)
         else:
             step = self._last_ended(record.t_ns)
-            held = ("cuda-allocator", record.allocated, record.reserved)
-            self._memory.append(MemorySample(self.rank, record.t_ns, step, *held))
+            held = MemorySample(self.rank, record.t_ns, step, "cuda-allocator", *record[1:])
+            self._memory.append(held)
 
     def _note_idle(self, t: int) -> None:
         """What comes after a long idle is a new beginning; what came before it is told as it is."""
@@ -260,8 +260,9 @@ class Timeline:
         if t + BACKWARDS_NS < boundaries.last_ns:
             self._bad += 1
             self._restart(mid_step=True)
-        if not self._started:
-            self._start(t)
+        if not self._started and not self._waits_for_boundary:
+            self._begin_after_loss(t)  # when this step began, nobody knows
+            return
         cut = boundaries.tick_begins(optimizer, self._pending.open.words)
         if cut is not None and self._started:
             self._close(*cut)
@@ -277,8 +278,7 @@ class Timeline:
         if self._started and cuts:
             self._close_all(cuts[:-1])
             self._pending.open.unrecorded_step = True
-            t, position = cuts[-1]
-            self._close(t, position - (cuts[0][1] if cuts[:-1] else 0))
+            self._close(cuts[-1][0], len(self._pending.open.words))
 
     # -- beginning and closing a stretch ---------------------------------------------------------
 

@@ -40,7 +40,7 @@ FIRST_CALLS = 64
 #: At most this long nothing but ticks: a change in the loop shows within it.
 MAX_QUIET_NS = 250_000_000
 #: What the hooks of an unrecorded step cost, as a part of a recorded one's [D].
-QUIET_PART = 0.25
+QUIET_PART = 0.35
 #: The hooks' own time as they can take it misses the way in and out and the caches they cool [D].
 HOOKS_FACTOR = 2.0
 HOOKS_MAX_NS = 200_000  # of one step; more is a wait for the interpreter lock

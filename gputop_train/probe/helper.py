@@ -23,6 +23,9 @@ SAMPLER_OFF, EVENTS_OFF = 1, 2  # bits of the mailbox word
 #: a held interpreter lock and has to be woken in its turn [D].
 HANDOVER_NS = 25_000
 MIN_HZ = 4.0
+#: Snapshots come less often than once a second where building one takes more of the budget than
+#: this (some thousand places in the code).
+SNAPSHOT_SHARE = 0.05
 
 
 class Helper:
@@ -131,8 +134,10 @@ class Helper:
                     next_drain = clock + DRAIN_S
                     self._drain()
                 if clock >= next_snapshot or oom.urgent:
-                    next_snapshot = clock + SNAPSHOT_S
+                    began_ns = time.thread_time_ns()
                     self._publish()
+                    took_s = (time.thread_time_ns() - began_ns) / 1e9
+                    next_snapshot = clock + max(SNAPSHOT_S, took_s / (budget() * SNAPSHOT_SHARE))
             except Exception as error:
                 failures += 1
                 note_error("helper", error)

@@ -11,6 +11,7 @@ from timeline_dsl import DATA_CLASS, FORWARD, HOST, MS, Thread, read
 
 from gputop_train.collect import words as W
 from gputop_train.collect.batch import Batch
+from gputop_train.collect.timeline import Timeline
 from gputop_train.model import Step
 
 RUN = 8
@@ -223,8 +224,7 @@ def test_a_reader_that_comes_while_nothing_is_recorded_begins_at_a_tick() -> Non
     for _ in range(20):
         thread.step(0.1, 0.2, 0.4, 0.2)
     batch = read(thread)
-    assert [step.wall_ns for step in batch.steps[-39:-20]] == [MS // 2] * 19
-    assert len(batch.steps) in (39, 40)
+    assert [step.wall_ns for step in batch.steps] == [MS // 2] * 19 + [9 * MS // 10] * 20
 
 
 def test_after_words_were_lost_the_next_tick_is_the_boundary() -> None:
@@ -233,13 +233,14 @@ def test_after_words_were_lost_the_next_tick_is_the_boundary() -> None:
         thread.step(0.1, 0.2, 0.4, 0.2)
     for _ in range(10):
         thread.run(0.5).tick()
-    from gputop_train.collect.timeline import Timeline
-
     timeline = Timeline(0)
-    timeline.feed(thread.words)
+    before = timeline.feed(thread.words).steps
     timeline.lost()
+    thread.run(50)  # of this nothing is known
+    lost_until = thread.at
     thread.words.clear()
+    thread.tick()
     for _ in range(10):
         thread.run(0.5).tick()
-    timeline.feed(thread.words)
-    assert len(timeline.finish().steps) + 80 >= 88
+    after = (timeline.feed(thread.words).steps + timeline.finish().steps)[80 - len(before) :]
+    assert [(step.t0_ns - lost_until) / (MS // 2) for step in after] == list(range(10))
