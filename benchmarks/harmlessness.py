@@ -22,6 +22,7 @@ import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -241,6 +242,10 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="Markdown file for the table")
     parser.add_argument("--keep", type=Path, help="where logs of differing scripts go")
     args = parser.parse_args()
+    # A shell without job control starts background commands with these ignored, and the launcher
+    # gives a script the defaults: both kinds of run begin with a terminal's signals.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     if args.keep is not None:
         args.keep.mkdir(parents=True, exist_ok=True)
     scripts = [
