@@ -8,6 +8,9 @@ import math
 import random
 import subprocess
 import sys
+import threading
+import time
+import types
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,9 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
 from overhead_bench import calibrate, parts, results, stats, table, toggle, tools  # noqa: E402
+
+#: Ours: a toggle replaces the clock of a helper's module, and the one here is such a module.
+monotonic, sleep = time.monotonic, time.sleep
 
 MACHINE = {
     "device": "cuda",
@@ -283,6 +289,69 @@ def test_the_edits_of_every_tool_fit_the_loop(tool, tmp_path):
 def test_a_process_without_the_probe_is_told_so():
     with pytest.raises(toggle.NothingToToggle, match="not in this process"):
         toggle.Toggle()
+
+
+class Worker:
+    """A helper thread as the probe's is: it sleeps on a lock and acts when its clock says so."""
+
+    def __init__(self):
+        self._running = threading.Lock()
+        self._running.acquire()
+        self.wakes = self.acts = 0
+
+    def run(self):
+        due = 0.0
+        while not self._running.acquire(True, 0.001):
+            self.wakes += 1
+            if time.monotonic() >= due:
+                due = time.monotonic() + 0.001
+                self.acts += 1
+
+
+def eventually(condition):
+    until = monotonic() + 60
+    while not condition():
+        assert monotonic() < until
+        sleep(0.001)
+
+
+def test_a_held_helper_does_nothing_and_its_clock_stands_still(monkeypatch):
+    monkeypatch.setitem(globals(), "time", time)
+    worker = Worker()
+    hold = toggle.HelperHold(worker)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    eventually(lambda: worker.acts > 3)
+    before = hold.clock()
+    hold.hold()
+    acts = worker.acts
+    held_from = monotonic()
+    eventually(lambda: hold.at_rest)
+    wakes = worker.wakes
+    sleep(0.05)
+    # It may have been in the middle of one act; its last wake-up found nothing due.
+    assert worker.acts <= acts + 1
+    assert worker.wakes == wakes
+    held_s = monotonic() - held_from
+    hold.release()
+    assert hold.clock() >= before
+    assert monotonic() - hold.clock() >= held_s
+    eventually(lambda: worker.acts > acts + 3)
+    worker._running.release()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_time_stamps_of_the_probe_are_moved_and_nothing_else_is(monkeypatch):
+    module = types.ModuleType("_gputop_probe.stand_in")
+    held = type("Held", (), {"__module__": module.__name__})()
+    now = time.monotonic_ns()
+    held.due_ns, held.cost_ns, held.steps = now + 250_000_000, 12_345_678, 7
+    module.held, module.due_ns, module.reads = held, [now - 5], 3
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    toggle._move_time_stamps(1000)
+    assert (held.due_ns, module.due_ns) == (now + 250_001_000, [now + 995])
+    assert (held.cost_ns, held.steps, module.reads) == (12_345_678, 7, 3)
 
 
 def only_result(folder):
