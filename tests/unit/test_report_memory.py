@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from report_runs import SECOND, START, Recorded, probe_state, steps_of
+from report_runs import RUN, SECOND, START, Recorded, probe_state, steps_of
 
 from gputop_train.diagnose import evidence
 from gputop_train.model import MemorySample
@@ -157,3 +161,20 @@ def test_several_ranks_are_told_apart(tmp_path: Path) -> None:
     rows = text_of(many).splitlines()
     assert sum(row.startswith(" rank") for row in rows) == memory.MAX_RANKS
     assert "and 3 more ranks" in rows[-1]
+
+
+def test_the_command_prints_it_for_a_run_on_disk(tmp_path: Path) -> None:
+    facts(tmp_path, on_a_gpu(), held=HELD, oom=OOM)
+    for name in ("run.json", "report.json"):
+        (tmp_path / name).write_text(json.dumps(RUN))
+    done = subprocess.run(
+        [sys.executable, "-m", "gputop_train.cli", "report", str(tmp_path), "--memory"],
+        env={**os.environ, "COLUMNS": "80", "PYTHONIOENCODING": "utf-8"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    rows = done.stdout.splitlines()
+    assert rows[0].startswith("── gputop-train") and max(map(len, rows)) <= 80
+    assert any(row.startswith(" oom") for row in rows)
