@@ -22,6 +22,7 @@ from dataclasses import dataclass
 AGREE = 0.05  # blocks of one kind may differ by so much before their quad weighs less
 RESAMPLES = 2000
 LEAST_WORTH = 6.0
+WIDEST_PASS = 0.03  # beyond, an upper bound that is low enough is luck
 TAIL = 0.025
 
 #: Student's t at 97.5% for 1.. degrees of freedom; 1.96 beyond.
@@ -148,5 +149,5 @@ def verdict(difference: Interval, limit: float | None, worth: float = math.inf) 
     if worth < LEAST_WORTH:
         return "inconclusive"
     if 1 + difference.high <= limit:
-        return "pass"
+        return "pass" if difference.width <= WIDEST_PASS else "inconclusive"
     return "fail" if 1 + difference.low > limit else "inconclusive"

@@ -98,6 +98,7 @@ def test_stopping_early_looks_at_the_width_and_not_at_the_verdict():
         (2.0, 0.001, 0.009, "pass"),
         (2.0, 0.011, 0.02, "fail"),
         (2.0, 0.001, 0.02, "inconclusive"),
+        (2.0, -0.05, 0.009, "inconclusive"),
         (1.0, 0.001, 0.014, "pass"),
         (0.5, 0.001, 0.014, "no bar"),
     ],
