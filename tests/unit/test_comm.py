@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from report_runs import SECOND, START, Recorded, ended, probe_state, steps_of
 
 from gputop_train.diagnose.comm import exposed_per_step_ns, with_comm
 from gputop_train.diagnose.window import Totals
@@ -81,3 +83,18 @@ def test_rows_of_too_few_or_hostile_timings_claim_nothing():
     rows = comm.notes(state(DDP | {"samples": 2}, 3), 50 * MS)  # type: ignore[arg-type]
     assert "too few iterations" in rows[1] and "exposed" not in "".join(rows)
     assert comm.notes({}, None) == []
+
+
+def test_the_report_gives_every_rank_its_wait(tmp_path: Path):
+    run = Recorded(tmp_path)
+    for rank, exposed in ((0, 30), (1, 2)):
+        run.train(steps_of(400, {"forward": 10, "backward": 40}, rank=rank), rank=rank)
+        ddp = [DDP | {"exposed_ns": exposed * MS}]
+        told = probe_state() | {"ddp": ddp, "cost": {"total_ns": 1, "steps": 400}}
+        run.writer.put_probe_state(rank, told, START + 20 * SECOND)
+    report = run.report(ended())
+    assert report["time"]["shares"]["comm"] == pytest.approx(0.6)
+    assert report["time"]["shares"]["backward"] == pytest.approx(0.2)
+    assert sum(v for v in report["time"]["shares"].values() if v) == pytest.approx(1)
+    waits = [r["shares"]["comm"] for r in report["ranks"]]
+    assert waits == pytest.approx([0.6, 0.04])
