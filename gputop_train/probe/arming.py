@@ -10,12 +10,20 @@ from typing import Any
 
 from . import selfcheck, sites
 from .budget import duty
+from .hooks import WRAPPER_FILE
 from .state import S, append, ident, leave_mark, load_config, log, note_error, now
 from .words import FORK
 
 _loop_stacks: dict[str, list[tuple[int, Any]]] = {}
 #: Code objects of the frame that drives the loop: deepest frame common to backward and step.
 loop_codes: set[Any] = set()
+_stale = [False]
+_NO_LOOP = (
+    WRAPPER_FILE,
+    "torch/_tensor.py",
+    "torch/autograd/__init__.py",
+    "torch/optim/optimizer.py",
+)
 MAX_LOOPS = 64  # every cell of a notebook that is run again is another code object
 
 
@@ -117,7 +125,13 @@ def _this_thread() -> Any:
 def forget_loop() -> None:
     """Look for the loop's frame anew: the training went on in other code. From any thread."""
     if len(loop_codes) < MAX_LOOPS:
+        _stale[0] = True
         S.loop_known = False
+
+
+def backward_stack() -> list[tuple[int, Any]] | None:
+    """Frames above the first backward, outermost first, while no optimizer call was seen."""
+    return None if _stale[0] else _loop_stacks.get("backward")
 
 
 def note_loop(kind: str) -> None:
@@ -131,6 +145,9 @@ def note_loop(kind: str) -> None:
 
 
 def _note_stack(kind: str) -> None:
+    if _stale[0]:
+        _stale[0] = False
+        _loop_stacks.clear()
     if kind in _loop_stacks:
         return
     stack = []
@@ -143,7 +160,8 @@ def _note_stack(kind: str) -> None:
         one, other = _loop_stacks.values()
         common = None
         for left, right in zip(one, other):
-            if left != right:
+            # One called in the other, by a hook or a closure: the loop is further out.
+            if left != right or left[1].co_filename.endswith(_NO_LOOP):
                 break
             common = left[1]
         if common is not None:
@@ -211,6 +229,7 @@ def _start_afresh() -> None:
     S.forks += 1
     S.armed = S.loop_known = False
     loop_codes.clear()
+    _loop_stacks.clear()
     S.thread, S.thread_id = None, 0
     S.steps = 0
     gpu, S.gpu, S.burst = S.gpu, None, None

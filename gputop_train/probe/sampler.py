@@ -6,7 +6,6 @@ frame classes the stack; caches are keyed by ``id(code)``.
 
 from __future__ import annotations
 
-import linecache
 import re
 import sys
 from typing import Any
@@ -78,6 +77,8 @@ _UNKNOWN, _WAIT = -1, -2
 _IDLE_FILES = ("selectors.py", "_pyrepl/unix_console.py", "_pyrepl/unix_eventqueue.py")
 #: So many samples in a row without the loop's frame, and it is looked for anew.
 ASTRAY_SAMPLES = 40
+#: In a loop without an optimizer: what a frame must hold, of so many samples, to be the loop's.
+LOOP_SHARE = 0.1
 
 
 class Sampler:
@@ -91,6 +92,7 @@ class Sampler:
         self._kept: list[Any] = []
         self._astray = 0
         self._patience = ASTRAY_SAMPLES
+        self._depths: dict[int, int] = {}
 
     def sample(self) -> None:
         """Take one sample and write its words."""
@@ -138,6 +140,8 @@ class Sampler:
             previous = frame
             frame = frame.f_back
         self._keep_track(loop)
+        if loop is None and not S.loop_known:
+            self._look_for_loop(leaf)
         try:
             if user is None and loop is None and _waits_for_more(leaf):
                 return W.L_IDLE, 0
@@ -149,11 +153,40 @@ class Sampler:
         """A second trainer, or a cell that is run again, has a loop of its own."""
         if loop is not None:
             self._astray, self._patience = 0, ASTRAY_SAMPLES
+        if loop is not None or not S.loop_known:
             return
         self._astray += 1
         if self._astray >= self._patience:
             self._astray, self._patience = 0, self._patience * 2
             arming.forget_loop()
+
+    def _look_for_loop(self, leaf: Any) -> None:
+        """Where no optimizer tells: the outermost frame that backward shares with what else runs.
+
+        Frames are told apart by identity, so one that is entered anew may look like the one before
+        at the same address; the loop's own stays. Hence the outermost that is no rarity.
+        """
+        known = arming.backward_stack()
+        if known is None:
+            self._depths.clear()
+            return
+        stack = []
+        frame = leaf
+        while frame is not None:
+            stack.append((id(frame), frame.f_code))
+            frame = frame.f_back
+        depth = 0
+        for one, other in zip(known, reversed(stack)):
+            if one != other:
+                break
+            depth += 1
+        self._depths[depth] = self._depths.get(depth, 0) + 1
+        if sum(self._depths.values()) >= ASTRAY_SAMPLES:
+            usual = [d for d, n in self._depths.items() if n >= LOOP_SHARE * ASTRAY_SAMPLES and d]
+            self._depths.clear()
+            if usual:
+                arming.loop_codes.add(known[min(usual) - 1][1])
+                S.loop_known = True
 
     def _decide(
         self, leaf: Any, label: int, waiting: bool, user: Any, loop: Any, child: Any
@@ -220,7 +253,7 @@ class Sampler:
         key = (id(code), last)
         text = self._texts.get(key)
         if text is None:
-            text = _source(code, last, line)
+            text = sites.source(code, last, line)
             if len(self._texts) < 4096:
                 self._kept.append(code)
                 self._texts[key] = text
@@ -234,7 +267,7 @@ class Sampler:
 
 
 def _waits_for_more(leaf: Any) -> bool:
-    name = leaf.f_code.co_filename.replace("\\", "/")
+    name: str = leaf.f_code.co_filename.replace("\\", "/")
     return name.endswith(_IDLE_FILES)
 
 
@@ -246,18 +279,3 @@ def _match(name: str, function: str) -> int:
         if name.endswith(part) and waits.match(function):
             return _WAIT
     return _UNKNOWN
-
-
-def _source(code: Any, last: int, line: int) -> str:
-    try:
-        if hasattr(code, "co_positions"):
-            for index, position in enumerate(code.co_positions()):
-                if index * 2 == last:
-                    first, end, start_column, end_column = position
-                    if first and first == end and start_column is not None:
-                        raw = linecache.getline(code.co_filename, first).encode()
-                        return raw[start_column:end_column].decode("utf-8", "replace")[:160]
-                    break
-        return linecache.getline(code.co_filename, line).strip()[:160]
-    except Exception:
-        return ""
