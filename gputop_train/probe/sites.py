@@ -56,8 +56,29 @@ def is_library_name(name: str) -> bool:
     )
 
 
+def source(code: Any, last: int, line: int) -> str:
+    """The source text of the call under way: exact from Python 3.11, else the line."""
+    try:
+        if last >= 0 and hasattr(code, "co_positions"):
+            for index, position in enumerate(code.co_positions()):
+                if index * 2 == last:
+                    first, end, start_column, end_column = position
+                    if first and first == end and start_column is not None:
+                        raw = linecache.getline(code.co_filename, first).encode()
+                        return raw[start_column:end_column].decode("utf-8", "replace")[:160]
+                    break
+        return linecache.getline(code.co_filename, line).strip()[:160]
+    except Exception:
+        return ""
+
+
 def register(
-    code: Any, line: int | None, kind: str, call: str | None = None, label: str | None = None
+    code: Any,
+    line: int | None,
+    kind: str,
+    call: str | None = None,
+    label: str | None = None,
+    last: int = -1,
 ) -> int:
     """Id of this place; 0 when the table is full, or the instruction is of no line (3.11 on)."""
     if line is None:
@@ -68,7 +89,7 @@ def register(
         if len(places) >= MAX_SITES:
             return 0
         site = len(places)
-        text = call or linecache.getline(code.co_filename, line).strip()[:120] or code.co_name
+        text = call or source(code, last, line) or code.co_name
         places.append((kind, code.co_filename, line, code.co_name, text, label))
         stats.append([0] * 9)
         _kept.append(code)
@@ -94,9 +115,11 @@ def _walk(frame: Any, kind: str, call: str | None) -> int:
         if first is None and "gputop" not in code.co_filename:
             first = frame
         if not is_library(code):
-            return register(code, frame.f_lineno, kind, call)
+            return register(code, frame.f_lineno, kind, call, None, frame.f_lasti)
         frame = frame.f_back
-    return register(first.f_code, first.f_lineno, kind, call) if first is not None else 0
+    if first is None:
+        return 0
+    return register(first.f_code, first.f_lineno, kind, call, None, first.f_lasti)
 
 
 def count(site: int, ns: int, amount: int = 0, unpinned: int = 0, weight: int = 1) -> None:
