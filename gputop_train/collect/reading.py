@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from gputop_train.collect.gpu_edges import Exposure
+from gputop_train.collect.tiling import Kept
+from gputop_train.collect.words import COMPILE, LOGGING, SAVE
 from gputop_train.model import LABELS, Interval, Step
+
+#: Shorter logging calls are tallied, but not kept as intervals of their own.
+MIN_LOGGING_NS: Final = 5_000_000
+_KEPT_LABEL: Final = {SAVE: "checkpoint", COMPILE: "compile", LOGGING: "logging"}
 
 
 @dataclass(slots=True)
@@ -82,3 +90,19 @@ def _spliced(front: list[Interval], back: list[Interval], seam_ns: int) -> list[
         else:
             merged.append(late)
     return merged
+
+
+def kept_intervals(rank: int, found: Iterable[Kept]) -> list[Interval]:
+    """Saves, compilations and the longer logging calls, as intervals."""
+    return [
+        Interval(
+            rank,
+            _KEPT_LABEL[kept.phase],
+            kept.t0_ns,
+            kept.t1_ns,
+            kept.site or None,
+            (kept.amount or None) if kept.phase == SAVE else None,
+        )
+        for kept in found
+        if kept.phase != LOGGING or kept.t1_ns - kept.t0_ns >= MIN_LOGGING_NS
+    ]

@@ -16,9 +16,8 @@ from gputop_train.collect.apportion import (
 )
 from gputop_train.collect.evaluation import evaluations
 from gputop_train.collect.gpu_edges import GpuStep, complete, exposure
-from gputop_train.collect.reading import Reading
+from gputop_train.collect.reading import MIN_LOGGING_NS, Reading, kept_intervals
 from gputop_train.collect.tiling import (
-    Kept,
     Scan,
     Tile,
     divide,
@@ -36,7 +35,6 @@ from gputop_train.collect.unrecorded import (
 )
 from gputop_train.collect.words import (
     CODE_MASK,
-    COMPILE,
     DATA,
     DATA_NOGRAD,
     L_DATA_WAIT,
@@ -46,9 +44,7 @@ from gputop_train.collect.words import (
     L_H2D,
     L_OTHER,
     L_SYNC,
-    LOGGING,
     RANK,
-    SAVE,
     SPAN_COMPILE,
     SPAN_GC,
     SPAN_LABEL,
@@ -60,14 +56,13 @@ from gputop_train.model import LABELS, Interval
 
 #: Shorter pauses are tallied, but not kept as intervals of their own.
 MIN_GC_NS: Final = 1_000_000
-MIN_LOGGING_NS: Final = 5_000_000
 #: A gradient-free block is unusual when it is longer than this many times the typical step's.
 RARE_FACTOR: Final = 2
 HABIT_STEPS: Final = 256
 #: The running exposed share of blocking reads forgets with this many reads' worth of host time.
 SYNC_MEMORY_NS: Final = 10_000_000_000
 
-_KEPT_LABEL: Final = {SAVE: "checkpoint", COMPILE: "compile", LOGGING: "logging"}
+_NONE_EXACT: Final[frozenset[int]] = frozenset()
 _EVAL_PARTS: Final = (L_DATA_WAIT, L_H2D, L_FORWARD, L_SYNC, L_OTHER)
 
 
@@ -142,6 +137,10 @@ class Interpreter:
         """Interpret one stretch; its tally sums to its length exactly."""
         t0, t1 = stretch.t0_ns, stretch.t1_ns
         unrecorded = stretch.unrecorded_step
+        if unrecorded and not (
+            stretch.words or stretch.spans or stretch.samples or stretch.gpu or self._eval_open
+        ):
+            return self._read_bare(stretch)
         seen = scan(told_exactly(stretch.words) if unrecorded else stretch.words, t0, t1)
         if stretch.samples:
             stretch.samples.sort()
@@ -204,6 +203,24 @@ class Interpreter:
             return 0
         return seen.samples
 
+    def _read_bare(self, stretch: Stretch) -> Reading:
+        """The usual step of a fast loop: its end is all there is."""
+        t0, t1 = stretch.t0_ns, stretch.t1_ns
+        tally, length = empty_tally(), t1 - t0
+        layout = self._layouts.next(length, _NONE_EXACT)
+        if layout is None:
+            reading = Reading(t0, t1, tally, None, [], 0, 0, None, stretch.unrecorded, 0)
+            unexplained = length
+        else:
+            told = (layout.micro, layout.samples, layout.syncs)
+            reading = Reading(t0, t1, tally, None, [], 0, *told, 0)
+            laid, unexplained = laid_out(layout, length)
+            self._book_gaps(laid, layout.kinds, (), tally)
+        if unexplained:
+            self._gaps.split(UNEXPLAINED_KIND, unexplained, (), tally)
+        self._expose(stretch, [], reading)
+        return reading
+
     def _evaluations(self, stretch: Stretch, spans: list[Span]) -> list[tuple[int, int]]:
         nograd = [(s.t0_ns, s.t1_ns) for s in spans if s.code == SPAN_NOGRAD]
         typical = self._nograd_sorted[len(self._nograd_sorted) // 2] if self._nograd_sorted else 0
@@ -243,7 +260,7 @@ class Interpreter:
             return []
         rank = self._rank
         found = [Interval(rank, "eval", begin, end) for begin, end in evals]
-        found += [_kept_interval(rank, kept) for kept in seen.kept if _worth_keeping(kept)]
+        found += kept_intervals(rank, seen.kept)
         for s in spans:
             if not t0 <= s.t0_ns < t1:
                 continue  # it began in another stretch and is kept there
@@ -371,18 +388,3 @@ class Interpreter:
 
 def _count_syncs(spans: list[Span], t0_ns: int) -> int:
     return sum(1 for span in spans if span.code == SPAN_SYNC and span.t0_ns >= t0_ns)
-
-
-def _worth_keeping(kept: Kept) -> bool:
-    return kept.phase != LOGGING or kept.t1_ns - kept.t0_ns >= MIN_LOGGING_NS
-
-
-def _kept_interval(rank: int, kept: Kept) -> Interval:
-    return Interval(
-        rank,
-        _KEPT_LABEL[kept.phase],
-        kept.t0_ns,
-        kept.t1_ns,
-        kept.site or None,
-        (kept.amount or None) if kept.phase == SAVE else None,
-    )
