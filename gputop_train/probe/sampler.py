@@ -198,13 +198,14 @@ class Sampler:
         if label == _UNKNOWN and loop is not None:
             # What did the loop call? The Python callee's name, else the C call's own text. A
             # comprehension (a frame of its own before Python 3.12) is part of the loop.
+            here = loop
             if child is not None and child.f_code.co_name[:1] == "<":
-                child = None
-            name = child.f_code.co_name if child is not None else self._text(loop)
+                here, child = child, None
+            name = child.f_code.co_name if child is not None else self._text(here)
             called = name.split("(")[0].rsplit(".", 1)[-1]
-            fetches = child is None and _DATA_TEXT.search(name)
+            fetches = child is None and _DATA_TEXT.search(_line(here))
             if waiting or _DATA_NAME.search(called) or fetches:
-                label, place = W.L_DATA, loop
+                label, place = W.L_DATA, here if fetches else loop
             elif child is None and _FORWARD_TEXT.search(name):
                 label = W.L_FORWARD
             else:
@@ -264,6 +265,11 @@ class Sampler:
         self._labels.clear()
         self._texts.clear()
         self._kept.clear()
+
+
+def _line(frame: Any) -> str:
+    """The whole line, where the call's own text says too little: ``tokens[i:j].copy()``."""
+    return sites.source(frame.f_code, -1, frame.f_lineno)
 
 
 def _waits_for_more(leaf: Any) -> bool:
