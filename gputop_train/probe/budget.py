@@ -121,8 +121,7 @@ class Duty:
 
     Attributes:
         recorded: Steps recorded in detail.
-        cost_ns: What the phase hooks cost so far.
-        hook_ns: Mean cost of a recorded step's hooks.
+        hook_ns: Mean cost of a recorded step's hooks; 0 before the first was timed.
     """
 
     def __init__(self) -> None:
@@ -134,7 +133,6 @@ class Duty:
         S.detail = S.whole = gate.open = True
         S.timing = False
         self.recorded = 0
-        self.cost_ns = 0
         self.hook_ns = 0.0
         self.every = 1.0
         self._run = self._left = RUN_CALLS
@@ -168,7 +166,8 @@ class Duty:
         took = HOOKS_FACTOR * min(S.hook_ns, HOOKS_MAX_NS)
         S.hook_ns = 0
         mean = self.hook_ns
-        self.hook_ns = took if not mean else mean + 0.1 * (min(took, 4 * mean) - mean)
+        # Clipped: a preemption inside a hook would have come without us as well.
+        self.hook_ns = took if not mean else mean + 0.1 * (min(took, 2 * mean) - mean)
 
     def _run_ends(self, end_ns: int) -> None:
         calls = self._run - self._left
@@ -176,7 +175,6 @@ class Duty:
             self._step_ns = max(1.0, (end_ns - self._run_began_ns) / calls)
             mean = gate.mean_step_ns
             gate.mean_step_ns = min(self._step_ns, 4 * mean) if mean else self._step_ns
-            self.cost_ns += int(self.hook_ns * calls)
         self._run = self._left = min(RUN_CALLS * max(1, len(S.optimizers)), MAX_RUN_CALLS)
         self._run_began_ns = end_ns
         quiet = self._quiet_ns() if S.steps >= FIRST_CALLS else 0.0
@@ -203,9 +201,15 @@ class Duty:
         steps = S.steps - self._quiet_from
         self._owed = steps
         self.every = 1.0 + steps / self._run
-        self.cost_ns += int(QUIET_PART * self.hook_ns * steps)
         self._run_began_ns = end_ns
         return steps
+
+    @property
+    def cost_ns(self) -> int | None:
+        """What the phase hooks cost so far; None where no step of theirs was timed."""
+        if not self.hook_ns:
+            return None
+        return int(self.hook_ns * (self.recorded + QUIET_PART * (S.steps - self.recorded)))
 
     def report(self) -> dict[str, object]:
         """For the snapshot: one step in how many is recorded of late, and counts since arming."""

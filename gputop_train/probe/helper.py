@@ -18,6 +18,7 @@ CHUNK_WORDS = 2048  # a reader stays this far (and twice) from the pen
 SNAPSHOT_S = 1.0
 MEMORY_NS = 250_000_000
 FINISH_S = 0.5
+PAUSE_S = 0.05
 SAMPLER_OFF, EVENTS_OFF = 1, 2  # bits of the mailbox word
 #: What a wake-up costs the training thread beyond the helper's own processor time: it comes back to
 #: a held interpreter lock and has to be woken in its turn [D].
@@ -42,6 +43,8 @@ class Helper:
         self._running.acquire()
         self._alive = _thread.allocate_lock()  # held by the thread for as long as it runs
         self._thread_id = 0
+        self._paused = self._ended = False
+        self._cpu_before_ns = 0  # of threads that were ended for a fork
         self._wakes = 0
         self._lost = 0
         self._next_memory = 0
@@ -134,6 +137,9 @@ class Helper:
                     next_drain = clock + DRAIN_S
                     self._drain()
                 if clock >= next_snapshot or oom.urgent:
+                    if self._writer is not None:
+                        # Apart: what reading a trace costs must not slow down the snapshots after.
+                        self._burst.poll(self._writer.burst_request())
                     began_ns = time.thread_time_ns()
                     self._publish()
                     took_s = (time.thread_time_ns() - began_ns) / 1e9
@@ -171,17 +177,16 @@ class Helper:
         if self._writer is None:
             return
         self._control = self._writer.control()
-        if self._control & EVENTS_OFF and S.gpu is not None and S.gpu.every:
+        if self._control & EVENTS_OFF and S.gpu is not None and S.gpu.interval_ns:
             S.gpu.stop("switched off by a reader")
         loader.poll()
-        self._burst.poll(self._writer.burst_request())
         if S.gpu is None:
             from . import arming
 
             arming.place_cuda_hooks()
         s = self._sampler
         if _thread.get_ident() == self._thread_id:
-            self._cpu_ns = time.thread_time_ns()
+            self._cpu_ns = self._cpu_before_ns + time.thread_time_ns()
         extra: dict[str, Any] = {
             "sampler": {
                 "n": s.count if s is not None else 0,
@@ -198,11 +203,14 @@ class Helper:
         """What the probe cost so far; docs/contracts.md compares it with an A/B reading."""
         events_ns = S.gpu.total_cost_ns if S.gpu is not None else 0
         helper_ns = self._cpu_ns + self._wakes * HANDOVER_NS
-        total = int(duty.cost_ns + events_ns + gate.cost_ns + helper_ns) + self._burst.cost_ns
-        total += self._memory_cost_ns
+        phases_ns = duty.cost_ns
+        total = None
+        if phases_ns is not None:
+            total = phases_ns + gate.cost_ns + events_ns + helper_ns
+            total += self._burst.cost_ns + self._memory_cost_ns
         return {
             "events": self._events,
-            "phases_ns": duty.cost_ns,
+            "phases_ns": phases_ns,
             "phases_ns_per_recorded_step": int(duty.hook_ns) or None,
             "gpu_events_ns": events_ns,
             "burst_ns": self._burst.cost_ns,
@@ -224,6 +232,30 @@ class Helper:
                 self._writer.set_state(ring.FAILED)
             except Exception:
                 pass
+
+    # -- around a fork ---------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """End the thread before a fork that would not find a second one without us.
+
+        From Python 3.12 on a process that forks with several threads gets a DeprecationWarning.
+        """
+        if _threads() != 2:
+            return  # it is warned, or not, whatever we do
+        self._paused = True
+        self._running.release()
+        self._cpu_before_ns = self._cpu_ns
+        self._ended = self._alive.acquire(True, PAUSE_S)
+
+    def resume(self) -> None:
+        """Start the thread again, in the parent."""
+        if not self._paused:
+            return
+        self._paused = False
+        if self._ended or self._alive.acquire(True, FINISH_S):
+            _thread.start_new_thread(self.run, ())
+        else:
+            self.give_up()
 
     # -- at exit and after a fork ----------------------------------------------------------------
 
@@ -277,6 +309,15 @@ def _open_ring() -> ring.RingWriter | None:
     except Exception as error:
         note_error("ring", error)
         return None
+
+
+def _threads() -> int:
+    """Threads of this process as the kernel counts them, and as ``os.fork`` does; 0 unreadable."""
+    try:
+        with open("/proc/self/stat", "rb") as stream:
+            return int(stream.read().rsplit(b")", 1)[1].split()[17])
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def _environment_int(name: str) -> int:
