@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gputop_train.model import Step
-from gputop_train.store.rollup import second
+from gputop_train.store.rollup import SECOND_NS
 
 
 class Seconds:
@@ -66,5 +66,5 @@ class Seconds:
         """End times of rows (rank, end, ...) by rank and second, in that order."""
         found: dict[tuple[int, int], list[int]] = {}
         for row in rows:
-            found.setdefault((row[0], second(row[1])), []).append(row[1])
+            found.setdefault((row[0], row[1] // SECOND_NS), []).append(row[1])
         return dict(sorted(found.items()))

@@ -267,7 +267,9 @@ class RunWriter:
         return number
 
     def _write_pending(self) -> None:
-        steps = [row for row in self._pending.get("step", ()) if self._is_current(row[0], row[1])]
+        steps = self._pending.get("step", [])
+        if any(row[1] < self._floor_sec.get(row[0], 0) * SECOND_NS for row in steps):
+            steps = [row for row in steps if self._is_current(row[0], row[1])]
         utils = [row for row in self._pending.get("util", ()) if row[1] >= self._util_floor_ns]
         for table, waiting in self._pending.items():
             kept = steps if table == "step" else utils if table == "util" else waiting
@@ -306,11 +308,9 @@ class RunWriter:
 
     def _is_current(self, rank: int, t1_ns: int) -> bool:
         """False for a step of a second whose steps are gone: its rollup is final."""
-        sec = second(t1_ns)
-        if sec >= self._floor_sec.get(rank, 0):
-            return True
-        query = "SELECT 1 FROM step_rollup WHERE rank = ? AND sec = ?"
-        return self._db.execute(query, (rank, sec)).fetchone() is None
+        query, sec = "SELECT 1 FROM step_rollup WHERE rank = ? AND sec = ?", second(t1_ns)
+        gone = sec < self._floor_sec.get(rank, 0)
+        return not gone or self._db.execute(query, (rank, sec)).fetchone() is None
 
     def _prune(self, now_ns: int) -> None:
         for rank in retention.ranks(self._db, "step"):
