@@ -20,7 +20,7 @@ QUADS = 48  # about so many of either kind in the time given
 LEAST_QUADS = 24
 ENOUGH_WIDTH = 0.004
 WARM_S = (4.0, 10.0)
-PATIENCE_S = 5.0
+PATIENCE_S = 30.0
 START_S = 15.0  # what calibration and warm-up may take on top of the time given
 
 

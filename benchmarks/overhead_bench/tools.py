@@ -84,7 +84,9 @@ def _watched(script: str, arguments: Sequence[str], folder: Path, port: int) -> 
 def _traceml(script: str, arguments: Sequence[str], folder: Path, port: int) -> list[str]:
     own = [sys.executable, "-m", "traceml_ai.launcher.cli", "run", script]
     own += ["--logs-dir", str(folder / "logs"), "--run-name", "loop"]
-    return [*own, "--aggregator-port", str(port), "--args", *arguments]
+    # Both ports are fixed by default: two parts on one machine would meet.
+    own += ["--aggregator-port", str(port), "--master-port", str(port + 1)]
+    return [*own, "--args", *arguments]
 
 
 def _indented(lines: str) -> str:

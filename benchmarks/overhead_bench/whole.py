@@ -109,8 +109,9 @@ def _free_port() -> int:
 
 
 def _last_words(done: subprocess.CompletedProcess[str]) -> str:
-    lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
-    return f"exit code {done.returncode}: {lines[-1] if lines else 'no message'}"[:300]
+    lines = [line.strip() for line in (done.stderr.strip() or done.stdout).splitlines()]
+    said = " / ".join(line for line in lines[-4:] if line) or "no message"
+    return f"exit code {done.returncode}: {said[-400:]}".replace("|", "/")
 
 
 def _calibrate_here(sizes: Sequence[float], base: dict[str, Any]) -> list[dict[str, Any]]:
