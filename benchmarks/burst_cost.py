@@ -19,12 +19,13 @@ from typing import Any
 from gputop_train.probe import trace
 
 MODELS = ("tiny", "large")
+BLOCKS = 7
 
 
 def build(torch: Any, name: str) -> Any:
     """A function that makes one training step."""
     nn = torch.nn
-    width, depth, rows = (64, 24, 32) if name == "tiny" else (4096, 6, 8192)
+    width, depth, rows = (64, 12, 32) if name == "tiny" else (4096, 6, 8192)
     layers = [part for _ in range(depth) for part in (nn.Linear(width, width), nn.ReLU())]
     model = nn.Sequential(*layers).cuda()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
@@ -38,12 +39,14 @@ def build(torch: Any, name: str) -> Any:
     return step
 
 
-def step_ms(torch: Any, step: Any, count: int) -> float:
+def step_ms(torch: Any, step: Any, seconds: float = 0.3) -> float:
     """Mean time of a step over a block, synchronised at both ends."""
     torch.cuda.synchronize()
-    begun = time.perf_counter()
-    for _ in range(count):
-        step()
+    begun, count = time.perf_counter(), 0
+    while time.perf_counter() - begun < seconds:
+        for _ in range(5):
+            step()
+        count += 5
     torch.cuda.synchronize()
     return (time.perf_counter() - begun) / count * 1e3
 
@@ -95,20 +98,19 @@ def measure(name: str) -> dict[str, Any]:
     import torch
 
     step = build(torch, name)
-    count = 300 if name == "tiny" else 60
-    step_ms(torch, step, count)
-    null = [step_ms(torch, step, count) for _ in range(8)]
+    step_ms(torch, step, 1.0)
+    null = [step_ms(torch, step) for _ in range(BLOCKS)]
     first = burst(torch, step)
-    after = [step_ms(torch, step, count) for _ in range(8)]
+    after = [step_ms(torch, step) for _ in range(BLOCKS)]
     second = burst(torch, step)
-    later = [step_ms(torch, step, count) for _ in range(8)]
+    later = [step_ms(torch, step) for _ in range(BLOCKS)]
     with torch.profiler.profile(
         activities=[torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     ) as theirs:
         for _ in range(3):
             step()
     kernels = sum(1 for e in theirs.events() if str(e.device_type).endswith("CUDA"))
-    last = [step_ms(torch, step, count) for _ in range(8)]
+    last = [step_ms(torch, step) for _ in range(BLOCKS)]
     return {
         "model": name,
         "torch": torch.__version__,

@@ -7,7 +7,9 @@ synchronised: what Kineto's stop costs is CUPTI's flush, and all of it is counte
 
 Never while something else may hold CUPTI or may be harmed by it: the script's own profiler, an
 attached one, a CUDA graph capture. A script that starts its profiler while a burst runs finds ours
-ended first.
+ended first. Unasked only where nothing stays behind: unless Kineto detaches CUPTI afterwards
+(``TEARDOWN_CUPTI=1``), later launches stay slower, by 16 to 20% of a launch-bound step on an H200
+(benchmarks/results/gpu_truth_h200.md).
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ DRY, MIN_SAMPLED, MAX_WAIT = 0.5, 5, 0.2
 #: Longer steps fill CUPTI's buffers, and a trace of them costs what it tells.
 MAX_STEP_NS, MAX_AUTOMATIC_STEP_NS = 10_000_000_000, 1_000_000_000
 #: Whoever listens to CUPTI says so in the environment (Nsight, daemons, NVTX collectors).
+#: Since CUDA 12.6 Kineto may detach CUPTI when a trace ends, if TEARDOWN_CUPTI=1 asks it to.
+DETACHABLE_SINCE = (12, 6)
 _LISTENERS = ("NSYS_", "CUDA_INJECTION", "NVTX_INJECTION", "NV_NSIGHT", "KINETO_USE_DAEMON")
 
 IDLE, WANTED, RUNNING, STOPPED = range(4)
@@ -73,7 +77,7 @@ class Burst:
         if request and request != self._request:
             self._request = request
             self._want(automatic=False)
-        elif not self._tried and S.config.get("burst", True) and self._suspected():
+        elif not self._tried and S.config.get("burst") and self._suspected():
             self._tried = True
             self._want(automatic=True)
 
@@ -97,7 +101,7 @@ class Burst:
         steady = len(means) == 3 and max(means) - min(means) <= STEADY * min(means)
         return (
             steady
-            and gpu.step_number >= STEADY_STEPS
+            and S.steps >= STEADY_STEPS
             and gpu.dry_mean is not None
             and gpu.dry_mean >= DRY
             and gpu.wait_mean < MAX_WAIT
@@ -266,6 +270,8 @@ def refusal(step_ns: int, *, automatic: bool) -> str | None:
         return "this process was forked from one that may have used the profiler"
     if graphs.capturing[0]:
         return "a CUDA graph is being captured"
+    if automatic and not _detaches():
+        return "a trace would leave launches slower; TEARDOWN_CUPTI=1 lets the profiler detach"
     if automatic and graphs.seen[0]:
         return "this process captures CUDA graphs"
     if step_ns > MAX_STEP_NS:
@@ -275,6 +281,12 @@ def refusal(step_ns: int, *, automatic: bool) -> str | None:
     if automatic and _several_ranks():
         return "other ranks would wait for this one"
     return None
+
+
+def _detaches() -> bool:
+    version = str(S.torch.version.cuda or "0").split(".")
+    known = tuple(int(part) for part in version if part.isdigit())
+    return os.environ.get("TEARDOWN_CUPTI") == "1" and known >= DETACHABLE_SINCE
 
 
 def _several_ranks() -> bool:

@@ -7,7 +7,8 @@ record with a cached stream 3.4 us, a new event 12 us more, ``query`` 0.7 us, ``
 
 With the rest of the probe this shares two things: ``on`` says whether the step that runs is
 sampled (``gate.step_end`` is told, so that such a step is recorded in detail), and ``mark`` is
-called by the hooks of ``probe/hooks`` while it is.
+called by the hooks of ``probe/hooks`` while it is. Only steps recorded in detail end here; k counts
+all of them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 from . import pairs
 from . import words as W
-from .budget import gate
+from .budget import EVENTS_SHARE, gate
 from .hooks import graphs
 from .state import S, append, now
 
@@ -27,9 +28,12 @@ MAX_MARKS = 192  # per sampled step
 #: Of them for reads and copies: a loop of 4,096 reads must not crowd out the phases.
 MAX_READ_MARKS = 128
 MARK_MAX_NS = 50_000
-START_EVERY = 8
-EVENT_BUDGET_SHARE = 0.35  # of the whole overhead budget
-MAX_EVERY = 4096
+#: Before the cost is known a step is sampled about so often ...
+START_NS = 50_000_000
+#: ... and if what is then known allows it less often than this, never again.
+MAX_INTERVAL_NS = 60_000_000_000
+#: What one step end may add to the cost: longer than this is a wait for the interpreter lock.
+END_MAX_NS = 1_000_000
 #: Flags of a mark: its predecessor was complete; the whole stream was idle (asked after reads).
 DRY, IDLE = 1, 2
 #: Steps waiting to be read back.
@@ -50,7 +54,8 @@ class GpuEvents:
 
     Attributes:
         on: The step that runs is sampled.
-        every: One step in so many is, on average; 0 = none any more (``off_reason``).
+        interval_ns: A step is sampled about so often; 0 = never again (``off_reason``). A time, not
+            a number of steps: a loop whose steps become longer is sampled more densely at once.
         sampled: Steps read back.
         total_cost_ns: Host time spent here, reading back included.
         dry_mean: Running mean share of phase edges that found the queue empty.
@@ -62,7 +67,7 @@ class GpuEvents:
         self._event = torch.cuda.Event
         self._capturing = torch.cuda.is_current_stream_capturing
         self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-        self._budget = budget * EVENT_BUDGET_SHARE
+        self._budget = budget * EVENTS_SHARE
         self._pool: list[Any] = []
         self._made = 0
         self._marks: Marks = []
@@ -75,10 +80,9 @@ class GpuEvents:
         self._cost_ns = 0
         self._mean_cost_ns = 0.0
         self._random = (os.getpid() * 2654435761) & 0x7FFFFFFF  # our own: never the script's RNG
-        self._next = START_EVERY
+        self._next_ns = 0
         self.on = False
-        self.every = START_EVERY
-        self.step_number = 0
+        self.interval_ns = START_NS
         self.sampled = 0
         self.dropped = 0
         self.errors = 0
@@ -148,14 +152,13 @@ class GpuEvents:
         """Record no more events in this process."""
         self.off_reason = reason
         self.on = False
-        self.every = 0
+        self.interval_ns = 0
 
     def step_end(self) -> None:
         """At an optimizer step's end: hand in its events, read older ones, choose k."""
-        self.step_number += 1
-        if not self.on and not self._queue and self.step_number < self._next:
-            return
         started = now()
+        if not self.on and not self._queue and (started < self._next_ns or not self.interval_ns):
+            return
         evaluator = S.set_eval_frame(None)
         try:
             self._step_end(started)
@@ -182,26 +185,26 @@ class GpuEvents:
         if was_on:
             # All that was spent since the sampled step before this one, reading back included.
             until = now()
-            self._choose_rate(self._cost_ns + until - started)
-            self.total_cost_ns += self._cost_ns + until - started
+            cost = self._cost_ns + min(until - started, END_MAX_NS)
+            self._choose_rate(cost)
+            self.total_cost_ns += cost
             self._cost_ns, started = 0, until
-        if self.every and self.step_number >= self._next:
+        if self.interval_ns and started >= self._next_ns:
             self.on = True
-            self._next = self.step_number + self._distance()
+            self._next_ns = started + self._distance_ns()
             self._stream = self._torch.cuda.current_stream()
             self._device = self._stream.device_index
             self._raw = self._stream.cuda_stream
-        self._cost_ns += now() - started
+        self._cost_ns += min(now() - started, END_MAX_NS)
 
-    def _distance(self) -> int:
-        """Steps to the next sampled one: k on average, and never in step with the loop's own beat.
+    def _distance_ns(self) -> int:
+        """Time to the next sampled step: half to one and a half intervals, at random.
 
-        Loaders with 16 workers, accumulation and logging all have periods; a fixed k that shares
-        a factor with one of them would see only one part of it.
+        Loaders with 16 workers, accumulation and logging all have periods; a fixed distance that
+        shares a factor with one of them would see only one part of it.
         """
         self._random = (self._random * 1103515245 + 12345) & 0x7FFFFFFF
-        spread = self.every // 2
-        return self.every - spread + (self._random >> 8) % (2 * spread + 1)
+        return self.interval_ns // 2 + self.interval_ns * (self._random >> 8) // (1 << 23)
 
     def _resolve_oldest(self) -> bool:
         """Emit the oldest sampled step if its last event is done; True when it was."""
@@ -252,27 +255,34 @@ class GpuEvents:
         self.wait_mean = _moved(self.wait_mean, waited / span)
 
     def _choose_rate(self, cost_ns: int) -> None:
-        """K such that events cost no more than their part of the budget, from measured cost."""
+        """As often as keeps events within their part of the budget, from measured cost."""
         mean = self._mean_cost_ns
-        self._mean_cost_ns = cost_ns if not mean else mean + 0.2 * (cost_ns - mean)
-        if self.sampled < 2 or not gate.mean_step_ns:
+        self._mean_cost_ns = (
+            cost_ns if not mean else mean + _NEWEST * (min(cost_ns, 4 * mean) - mean)
+        )
+        if self.sampled < 2:
             return
-        every = int(self._mean_cost_ns / (self._budget * gate.mean_step_ns)) + 1
-        if every > MAX_EVERY:
-            self.stop("no event fits the overhead budget at this step time")
+        interval = int(self._mean_cost_ns / self._budget)
+        if interval > MAX_INTERVAL_NS:
+            self.stop("no event fits the overhead budget at what they cost here")
         else:
-            self.every = every
+            self.interval_ns = interval
 
     def report(self) -> dict[str, Any]:
         """For the snapshot."""
         return {
-            "every": self.every or None,
+            "every": _every_steps(self.interval_ns, gate.mean_step_ns),
             "steps": self.sampled,
             "dropped": self.dropped,
             "errors": self.errors,
             "off_reason": self.off_reason,
             "cost_ns_per_sampled_step": int(self._mean_cost_ns) or None,
         }
+
+
+def _every_steps(interval_ns: int, step_ns: float) -> int | None:
+    """One step in so many, on average, of steps this long."""
+    return max(1, round(interval_ns / step_ns)) if interval_ns and step_ns else None
 
 
 def _moved(mean: float | None, newest: float) -> float:

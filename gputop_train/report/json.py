@@ -231,9 +231,10 @@ def _exposed(window: Window) -> dict[str, float | None]:
     exposed = {label: acc.exposed.get(label) for label in EXPOSED_LABELS}
     left = exposed["unattributed"]
     launch = launch_idle(window)
-    if exposed["launch"] is None and launch is not None and left is not None:
-        exposed["launch"] = min(launch, left)
-        exposed["unattributed"] = left - min(launch, left)
+    if exposed["launch"] is None and launch is not None:
+        exposed["launch"] = launch if left is None else min(launch, left)
+        if left is not None:
+            exposed["unattributed"] = left - min(launch, left)
     return exposed
 
 

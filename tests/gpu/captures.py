@@ -1,11 +1,13 @@
-"""Captures while a loader's pin-memory thread works: python tests/gpu/captures.py MODE COUNT
+"""Captures while a loader's pin-memory thread works: python tests/gpu/captures.py MODE COUNT SECONDS
 
-Prints how many of COUNT captures passed, and how many ended in an error of the capture or of the
-loader. MODE is CUDA's capture mode; under ``global``, torch's default, a CUDA call of any other
-thread (here ``cudaHostAlloc`` of the pin-memory thread) may invalidate the capture.
+Prints how many captures were tried, how many passed, and how many ended in an error of the capture
+or of the loader. MODE is CUDA's capture mode, or ``none`` for no loader. Under ``global``, torch's
+default, a CUDA call of any other thread (here ``cudaHostAlloc`` of the pin-memory thread) may
+invalidate the capture, and its own error kills that thread.
 """
 
 import json
+import os
 import sys
 import time
 
@@ -24,24 +26,23 @@ class Growing(Dataset):
         return torch.zeros(1 << 16, index % 97 + 1)
 
 
+kept = []  # a loader whose pin-memory thread died cannot be taken down without waiting for it
+
+
 def batches():
-    while True:
-        yield from DataLoader(Growing(), batch_size=None, num_workers=2, pin_memory=True)
+    kept.append(iter(DataLoader(Growing(), batch_size=None, num_workers=2, pin_memory=True)))
+    return kept[-1]
 
 
-def main(mode, count):
+def main(mode, count, seconds):
     small = torch.nn.Linear(64, 64).cuda()
     optimizer = torch.optim.SGD(small.parameters(), 0.1)
     x = torch.ones(8, 64, device="cuda")
-    for _ in range(30):
-        optimizer.zero_grad(set_to_none=True)
-        small(x).square().mean().backward()
-        optimizer.step()
     loader = batches() if mode != "none" else None
-    outcomes = {"passed": 0, "capture": 0, "loader": 0}
+    outcomes = {"tried": 0, "passed": 0, "capture": 0, "loader": 0}
     errors = set()
-    torch.cuda.synchronize()
-    for _ in range(count):
+    end = time.monotonic() + seconds
+    while outcomes["tried"] < count and time.monotonic() < end:
         if loader is not None:
             try:
                 for _ in range(3):
@@ -55,7 +56,9 @@ def main(mode, count):
             optimizer.zero_grad(set_to_none=True)
             small(x).square().mean().backward()
             optimizer.step()
+        outcomes["tried"] += 1
         graph = torch.cuda.CUDAGraph()
+        kept.append(graph)
         try:
             with torch.cuda.graph(graph, capture_error_mode="global" if mode == "none" else mode):
                 y = x
@@ -68,8 +71,9 @@ def main(mode, count):
         except Exception as error:
             outcomes["capture"] += 1
             errors.add(str(error).strip().splitlines()[0][:120])
-    print(json.dumps({"mode": mode, **outcomes, "errors": sorted(errors)}))
+    print(json.dumps({"mode": mode, **outcomes, "errors": sorted(errors)}), flush=True)
+    os._exit(0)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))

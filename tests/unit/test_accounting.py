@@ -7,7 +7,7 @@ from synthetic_windows import MS, make_steps, probe, window
 
 from gputop_train.diagnose.accounting import account, lost_share, natural_experiment, shares
 from gputop_train.diagnose.window import Totals
-from gputop_train.model import LABELS, GpuSample
+from gputop_train.model import LABELS, GpmSample, GpuSample
 
 durations = st.dictionaries(st.sampled_from(LABELS), st.integers(0, 10**12), max_size=len(LABELS))
 
@@ -207,3 +207,19 @@ def test_event_pairs_that_over_state_are_cut_to_the_idle_time_of_a_burst():
     assert acc.exposed["data_wait"] == pytest.approx(0.16)
     told = acc.busy_share + sum(v for v in acc.exposed.values() if v is not None)
     assert told == pytest.approx(1.0)
+
+
+def test_kernels_too_short_for_the_driver_leave_the_busy_share_untold_but_bounded():
+    steps = make_steps(50, {"forward": 10}, exposed={"data_wait": 0.0}, dry=1.0)
+    gpm = tuple(GpmSample(steps[0].t0_ns + i, "GPU-aaaa", sm=0.6) for i in range(5))
+    acc = account(window(steps, on_gpu=True, util=22, gpm=gpm))
+    assert acc.busy_share is None
+    assert "too short" in acc.busy_basis
+    assert acc.idle_share == pytest.approx(0.78)  # at least
+    assert acc.exposed["unattributed"] is None
+
+
+def test_kernels_that_keep_the_sms_at_work_are_told_by_the_driver():
+    steps = make_steps(50, {"forward": 10}, exposed={"data_wait": 0.0}, dry=1.0)
+    gpm = tuple(GpmSample(steps[0].t0_ns + i, "GPU-aaaa", sm=14.0) for i in range(5))
+    assert account(window(steps, on_gpu=True, util=25, gpm=gpm)).busy_share == 0.25

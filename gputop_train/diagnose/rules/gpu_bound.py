@@ -33,7 +33,7 @@ def judge(window: Window) -> Judgement:
     if not window.on_gpu:
         return RuledOut(ID, "this run computes on the CPU")
     acc = account(window)
-    if acc.util_mean is None or acc.busy_share is None:
+    if acc.util_mean is None or acc.busy_most is None:
         return Abstention(ID, acc.busy_basis)
     if acc.util_mean < UTIL_MEAN:
         return RuledOut(ID, f"the GPU is busy {percent(acc.util_mean / 100)} of the time")

@@ -70,8 +70,8 @@ def sync_cost(window: Window) -> SyncCost:
     bounds = [(pairs, "GPU event pairs")] if pairs is not None else []
     if acc.burst is not None:
         bounds.append((acc.burst.sync, "idle behind blocking calls in a profiler burst"))
-    if acc.busy_share is not None:
-        bounds.append((max(0.0, blocked - acc.busy_share), "blocked beyond GPU busy"))
+    if acc.busy_most is not None:
+        bounds.append((max(0.0, blocked - acc.busy_most), "blocked beyond GPU busy"))
     if not bounds:
         return SyncCost(blocked, None, None, "")
     lower, basis = max(bounds, key=lambda b: b[0])

@@ -94,7 +94,7 @@ def _launch_share(window: Window) -> float:
     measured = acc.exposed.get("launch")
     if measured is not None:
         return measured
-    left = (acc.idle_share or 0.0) - UTIL_MARGIN * (acc.busy_share or 0.0)
+    left = (acc.idle_share or 0.0) - UTIL_MARGIN * (acc.busy_most or 0.0)
     left -= sum(acc.shares.get(label, 0.0) for label in INTERRUPTIONS)
     for label in ("data_wait", "h2d", "comm"):
         lost, _ = lost_share(window, label)
