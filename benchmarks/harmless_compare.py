@@ -150,7 +150,7 @@ def compare(row: Row) -> None:
         row.left_out = f"plain runs differ in {', '.join(unstable)}"
 
 
-def table(rows: Sequence[Row], heading: str) -> str:
+def table(rows: Sequence[Row], heading: str, still_to_run: int = 0) -> str:
     """The results as Markdown."""
     compared = [r for r in rows if r.not_run is None and r.left_out is None]
     left_out = [r for r in rows if r.left_out is not None]
@@ -161,7 +161,8 @@ def table(rows: Sequence[Row], heading: str) -> str:
         "",
         f"Compared: {len(compared)} scripts, {len(differing)} of them different. "
         f"Left out: {len(left_out)} of {len(compared) + len(left_out)}. "
-        f"Not run here: {len(not_run)}.",
+        f"Not run here: {len(not_run)}."
+        + (f" The run was cut short: {still_to_run} scripts are missing." if still_to_run else ""),
         "",
         f"| script | {' | '.join(ASPECTS)} | steps seen |",
         f"|---|{'---|' * len(ASPECTS)}---|",

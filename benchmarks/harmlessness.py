@@ -199,7 +199,7 @@ class Bench:
 def find_scripts(places: Iterable[str], steps: int) -> list[Script]:
     """Scripts below the places given, and the project's own."""
     found: dict[Path, None] = {}
-    for place in [*map(Path, places), OWN_SCRIPTS]:
+    for place in [OWN_SCRIPTS, *map(Path, places)]:
         for path in [place] if place.is_file() else sorted(place.glob("*.py")):
             found.setdefault(path.resolve())
     return [Script.read(path, steps) for path in found]
@@ -255,13 +255,16 @@ def main() -> int:
     ]
     with tempfile.TemporaryDirectory(prefix="harmless-") as scratch:
         bench = Bench(args.device, args.watched, Path(scratch), args.keep)
+        places = " DIRECTORY" if args.scripts else ""
+        command = f"python benchmarks/harmlessness.py{places} --device {args.device}"
+        top = heading(args.device, args.watched, command)
+        rows: list[Row] = []
         with ThreadPoolExecutor(args.jobs) as pool:
-            rows = list(pool.map(bench.judge, scripts))
-    places = " DIRECTORY" if args.scripts else ""
-    command = f"python benchmarks/harmlessness.py{places} --device {args.device}"
-    text = table(rows, heading(args.device, args.watched, command))
-    if args.out is not None:
-        args.out.write_text(text)
+            for row in pool.map(bench.judge, scripts):
+                rows.append(row)
+                text = table(rows, top, len(scripts) - len(rows))
+                if args.out is not None:  # as far as it goes, should the run be cut short
+                    args.out.write_text(text)
     print(text)
     return 1 if any(row.differs for row in rows) else 0
 
