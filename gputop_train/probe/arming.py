@@ -81,6 +81,8 @@ def _on_torch(torch: Any) -> None:
     _try("ddp", distributed.place, torch)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_after_fork)
+        if sys.version_info >= (3, 12):
+            os.register_at_fork(before=_before_fork, after_in_parent=_forked)
     atexit.register(_at_exit)
 
 
@@ -209,6 +211,24 @@ def _watch_gpu() -> None:
     from . import gpu_events
 
     S.gpu = gpu_events.create()
+
+
+def _before_fork() -> None:
+    helper = S.helper
+    try:
+        if helper is not None and S.pid == os.getpid():
+            helper.pause()
+    except Exception as error:
+        S.failed("fork", error)
+
+
+def _forked() -> None:
+    helper = S.helper
+    try:
+        if helper is not None and S.pid == os.getpid():
+            helper.resume()
+    except Exception as error:
+        S.failed("fork", error)
 
 
 def _after_fork() -> None:

@@ -210,6 +210,31 @@ def test_workers_of_workers_end_as_they_would(tmp_path: Path) -> None:
     )  # the trainer's, and those of grandchildren that train
 
 
+def test_a_fork_finds_no_second_thread_where_there_was_none(tmp_path: Path) -> None:
+    """Python 3.12 and newer warn of a fork with threads; the hooks are called here by hand."""
+    deployed = deploy(tmp_path)
+    script = tmp_path / "script.py"
+    script.write_text(
+        TRAINER
+        + textwrap.dedent("""
+        from _gputop_probe import arming
+        threads = lambda: int(open("/proc/self/stat").read().rsplit(")", 1)[1].split()[17])
+        counts = []
+        for _ in range(3):
+            train(20, 0.01)
+            counts.append(threads()); arming._before_fork()
+            time.sleep(0.2); counts.append(threads()); arming._forked()
+        print(counts)
+        train(20, 0.01)
+        """)
+    )
+    result = run(script, env=deployed.env(OMP_NUM_THREADS="1"))
+    assert (result.returncode, result.stdout, result.stderr) == (0, b"[2, 1, 2, 1, 2, 1]\n", b"")
+    (ring,) = deployed.ring_files()
+    with Ring.open(ring) as reader:
+        assert reader.finished and (reader.snapshot() or {})["cost"]["steps"] == 80
+
+
 def test_an_interpreter_without_the_package_runs_as_ever(tmp_path: Path) -> None:
     deployed = deploy(tmp_path)
     for file in sorted((deployed.directory / "_gputop_probe").rglob("*"), reverse=True):
