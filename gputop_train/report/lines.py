@@ -78,14 +78,16 @@ def lines(facts: Facts, width: int, *, ascii_only: bool = False) -> list[str]:
     if facts.state is None:
         found += fmt.row("", "Not measured: no probe of this run has told anything.", room)
         return _plain(found) if ascii_only else found
-    none_seen, shown = [], []
+    none_seen: list[str] = []
+    missing: dict[str, list[str]] = {}
+    shown: list[Row] = []
     for kind in KINDS:
         rows = _rows(kind, facts)
         if rows:
             found += ["", *_table(kind, rows, facts, room)]
             shown += rows
         elif (why := _not_measured(kind, facts.state)) is not None:
-            found += ["", f" {kind.title}", *fmt.row("", why, room, key_width=2)]
+            missing.setdefault(why, []).append(kind.title)
         else:
             none_seen.append(kind.title)
     for title, block in (
@@ -99,8 +101,14 @@ def lines(facts: Facts, width: int, *, ascii_only: bool = False) -> list[str]:
             found += ["", f" {title}"]
             for text in block:
                 found += fmt.row("", fmt.printable(text), room, key_width=2)
+    if missing or none_seen:
+        found.append("")
+    for why, titles in missing.items():
+        text = f"{' and '.join(titles).capitalize()}: {why}"
+        found += fmt.row("", fmt.printable(text), room, key_width=0)
     if none_seen:
-        found += ["", *fmt.row("", "None seen: " + ", ".join(none_seen) + ".", room, key_width=0)]
+        text = "None seen: " + ", ".join(none_seen) + "."
+        found += fmt.row("", text, room, key_width=0)
     for legend, needed in (
         (_ESTIMATED, any(row.estimated for row in shown)),
         (_AT_LEAST, any(row.at_least for row in shown)),
@@ -339,10 +347,10 @@ def _not_measured(kind: Kind, state: Mapping[str, Any]) -> str | None:
     if hook in ("sync", "h2d"):
         cuda = state.get("cuda")
         if not (isinstance(cuda, Mapping) and cuda.get("initialized")):
-            return "None can be: no CUDA device is in use."
+            return "none can be, no CUDA device is in use."
     if hook is not None and hooks.get(hook) is not True:
         why = hooks.get(hook)
-        return f"Not measured: {why}." if isinstance(why, str) else "Not measured: no hook."
+        return f"not measured, {why}." if isinstance(why, str) else "not measured, no hook."
     return None
 
 

@@ -95,15 +95,15 @@ def test_a_line_the_hooks_do_not_reach_is_told_by_the_sampler(tmp_path: Path) ->
 
 def test_a_run_without_a_gpu_says_why_reads_and_copies_are_missing(tmp_path: Path) -> None:
     shown = text(facts(tmp_path, SAVE, on_gpu=False))
-    assert shown.count("None can be: no CUDA device is in use.") == 2
+    assert "Blocking reads and copies to the device: none can be" in shown
     assert "None seen: logging, compilation." in shown
 
 
 def test_a_hook_that_could_not_be_placed_is_not_taken_for_none_seen(tmp_path: Path) -> None:
     hooks = {"sync": False, "h2d": "Tensor.to is gone", "save": True}
     shown = text(facts(tmp_path, hooks=hooks))
-    assert "Not measured: no hook." in shown
-    assert "Not measured: Tensor.to is gone." in shown
+    assert "Blocking reads: not measured, no hook." in shown
+    assert "Copies to the device: not measured, Tensor.to is gone." in shown
 
 
 def test_without_a_step_calls_are_totals(tmp_path: Path) -> None:
