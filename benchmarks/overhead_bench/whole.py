@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import random
+import signal
 import socket
 import statistics
 import subprocess
@@ -19,8 +20,7 @@ from typing import Any
 from .tools import Tool, Unusable
 
 HERE = Path(__file__).resolve().parent
-START_S = 12.0  # beyond its loop, what a process may take on average with its tool
-HUNG_S = 60.0  # beyond its loop, what it may take at all
+HUNG_S = 90.0  # beyond its loop, what it may take at all
 
 
 def calibrate(sizes: Sequence[float], base: dict[str, Any]) -> dict[float, dict[str, Any]]:
@@ -48,15 +48,8 @@ def run_once(tool: Tool, settings: dict[str, Any]) -> dict[str, Any]:
             script = tool.script(folder)
             arguments = [json.dumps(settings), str(result)]
             command = tool.command(str(script), arguments, folder, _free_port())
-            done = subprocess.run(
-                command,
-                cwd=folder,
-                env=_environment(HERE.parent.parent),
-                capture_output=True,
-                text=True,
-                timeout=settings["warm_s"] + settings["steady_s"] + HUNG_S,
-                check=False,
-            )
+            limit_s = settings["warm_s"] + settings["steady_s"] + HUNG_S
+            done = _run(command, folder, limit_s)
         except Unusable as reason:
             return {**row, "error": str(reason)}
         except subprocess.TimeoutExpired:
@@ -93,6 +86,26 @@ def rounds(
                     yield {"round": number, "tool": tool.name, "error": str(reason)}
                 continue
             yield {"round": number, **run_once(tool, settings)}
+
+
+def _run(command: list[str], folder: Path, limit_s: float) -> subprocess.CompletedProcess[str]:
+    """Run in a session of its own, so that a tool that hangs is ended with all its processes."""
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        env=_environment(HERE.parent.parent),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, err = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        raise
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 def _environment(*path: Path) -> dict[str, str]:
