@@ -24,9 +24,9 @@ from gputop_train.report.json import _exposed
 from gputop_train.store.reader import RunReader
 
 SCRIPT = Path(__file__).parent / "workloads.py"
-#: The busy share of these may be null (named beforehand): memory copies keep the device, not its
-#: kernels, and the driver's reading of accumulated tiny kernels is not theirs alone.
-MAY_BE_NULL = ("pageable copies", "small, accumulated")
+#: The busy share of these may be null (named beforehand): the driver cannot tell the time of kernels
+#: of two microseconds from that around them.
+MAY_BE_NULL = ("launch-bound tiny MLP", "small, accumulated")
 
 
 @dataclasses.dataclass(frozen=True)
