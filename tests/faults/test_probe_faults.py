@@ -79,8 +79,9 @@ def test_a_run_directory_of_somebody_else_costs_only_the_ring(
     assert not deployed.ring_files() or os.getuid() != 0
     if os.getuid() == 0:
         assert not (deployed.directory / "seen-training").exists()
-        text, kept_out = noring.explain_afterwards(deployed.directory)
-        assert "Torch was loaded" in text or kept_out
+        # It could leave no word of the training either, so nothing is claimed about that.
+        text, _ = noring.explain_afterwards(deployed.directory)
+        assert "the probe told of no backward pass" in text
 
 
 @pytest.mark.parametrize("what", ["ring", "all"])
