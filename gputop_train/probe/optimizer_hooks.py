@@ -147,10 +147,9 @@ def _recorded_end(opt: Any) -> None:
 
 def _quiet_ends(end: int) -> None:
     """From here on steps are recorded in detail again."""
-    steps = duty.quiet_ends(end)
+    duty.quiet_ends(end)
     gpu = S.gpu
     if gpu is not None:
-        gpu.step_number += max(0, steps - 1)
         gpu.step_end()
         gate.step_end(gpu.on, duty.stands_for())
 
