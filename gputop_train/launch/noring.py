@@ -92,7 +92,7 @@ def explain_afterwards(probe_dir: Path) -> tuple[str, bool]:
     if not (probe_dir / "seen-torch").exists():
         return ("The script never loaded torch, so there was no training to watch.", False)
     if not (probe_dir / "seen-training").exists():
-        return ("Torch was loaded, but the probe told of no backward pass or optimizer step.", False)
+        return ("Torch was loaded, but the probe told of no backward or optimizer step.", False)
     return (
         "The script trained, but the probe could not open its ring (no room, or an unsafe "
         "runtime directory). Look at the ring directory named in run.json.",
