@@ -115,7 +115,7 @@ def measure(load: str, args: argparse.Namespace) -> Result:
         if identity.is_alive(launched.child):
             os.killpg(launched.child.pid, signal.SIGTERM)
         if watching is not None:
-            watching.wait(60)
+            watching.wait(300)
             parts = json.loads((launched.run_dir / "parts.json").read_text())
         else:
             wait_gone(pid)
@@ -194,7 +194,7 @@ def stop(pid: int) -> None:
 
 
 def wait_gone(pid: int) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(pid, os.WNOHANG)[0] == 0:
             if time.monotonic() > deadline:
