@@ -220,7 +220,7 @@ class Duty:
 
 def budget() -> float:
     """The whole overhead budget as a share of the step (0.01 = 1%)."""
-    return float(S.config.get("overhead_budget", 0.01))
+    return max(float(S.config.get("overhead_budget", 0.01)), 1e-6)
 
 
 gate = SpanGate()

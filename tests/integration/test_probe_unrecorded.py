@@ -88,6 +88,28 @@ for number in range(1000):
 """
 
 
+COMPILED = """
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+compiled = torch.compile(model, backend="eager")
+
+def train(x):
+    loss = compiled(x).square().mean()
+    loss.backward()  # a graph break
+    return loss
+
+step = torch.compile(train, backend="eager")
+for number in range(500):
+    optimizer.zero_grad()
+    # Shapes change while nothing is recorded, so dynamo compiles there too.
+    loss = step(torch.ones(4 if number < 300 else 4 + number % 3, 8))
+    optimizer.step()
+import torch._dynamo
+counted = torch._dynamo.utils.counters
+print(loss.item().hex(), dict(counted["stats"]), sum(counted["graph_break"].values()))
+print(dict(counted["recompiles"]), dict(counted["frames"]))
+"""
+
+
 def watch(tmp_path: Path, body: str) -> tuple[Batch, list[int], dict[str, Any]]:
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(PREAMBLE + body))
@@ -142,3 +164,18 @@ def test_steps_are_counted_as_ever(tmp_path: Path, body: str, steps: int) -> Non
     batch, codes, _ = watch(tmp_path, body)
     assert codes.count(W.STEP_TICK) > 100
     assert abs(len(batch.steps) - steps) <= 1
+
+
+def test_compiled_code_sees_no_difference_between_recorded_and_unrecorded_steps(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(PREAMBLE + COMPILED))
+    deployed = deploy(tmp_path, overhead_budget=1e-5)
+    bare, watched = run(script), run(script, env=deployed.env())
+    assert watched.returncode == bare.returncode == 0, bare.stderr.decode()
+    assert watched.stdout == bare.stdout
+    with Ring.open(deployed.ring_files()[0]) as ring:
+        codes = [word & W.CODE_MASK for word in ring.poll()]
+    assert codes.count(W.STEP_TICK) > 200
+    assert codes.count(W.COMPILE << 1) >= 2  # told whatever else was recorded
