@@ -424,7 +424,7 @@ def threads_in_turn():
 def threads_at_once():
     """Two trainers at the same time: the first one to train is the one that is watched."""
     first = threading.Thread(target=train_without_loader, args=(30, get_batch))
-    second = threading.Thread(target=train_without_loader, args=(20, get_batch))
+    second = threading.Thread(target=train_without_loader, args=(6, get_batch))
     first.start()
     rest(0.2)
     second.start()

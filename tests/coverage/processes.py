@@ -3,6 +3,7 @@
 Each trainer writes ``OUT/KIND-PID`` with the number of steps it made; the file's name tells the pid.
 """
 
+import importlib
 import multiprocessing
 import os
 import sys
@@ -16,11 +17,18 @@ import torch.multiprocessing as mp
 def train(out, kind, steps):
     torch.set_num_threads(1)
     model = torch.nn.Linear(8, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    # By hand in fresh interpreters: there, the first optimizer would take seconds of imports.
+    by_hand = kind in ("spawn", "forkserver")
+    optimizer = None if by_hand else torch.optim.SGD(model.parameters(), lr=1e-3)
     for _ in range(steps):
-        optimizer.zero_grad()
+        model.zero_grad()
         model(torch.randn(4, 8)).square().mean().backward()
-        optimizer.step()
+        if optimizer is not None:
+            optimizer.step()
+            continue
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 1e-3 * parameter.grad
     (Path(out) / f"{kind}-{os.getpid()}").write_text(str(steps))
     return steps
 
@@ -44,6 +52,7 @@ def evaluate_only(out):
 
 if __name__ == "__main__":
     out = sys.argv[1]
+    importlib.import_module("torch._dynamo")  # as the first optimizer does, once for all forks
     mp.spawn(spawned, args=(out,), nprocs=1)
     in_child("forkserver", out)
     in_child("fork", out)

@@ -88,7 +88,9 @@ def test_a_framework_is_read_step_by_step(row: str, tmp_path: Path) -> None:
     assert report["steps"]["count"] == told["steps"]
     for label, least in shares.items():
         assert report["time"]["shares"][label] >= least, (label, report["time"]["shares"])
-    assert report["status"] in ("verdict", "healthy") and not report["abstained"]
+    assert report["status"] in ("verdict", "healthy")
+    # So short a run may have too few memory readings for a trend.
+    assert {row["id"] for row in report["abstained"]} <= {"memory-leak"}
     if shares.get("data_wait", 0) > 0.2:
         assert report["verdict"]["id"] == "input-bound"
     found = interruptions(tmp_path)
