@@ -73,10 +73,7 @@ class ProbeState:
 
     def failed(self, where: str, error: Exception) -> None:
         """A hook failed, and the training must not notice. Too often, and no hook does anything."""
-        try:
-            note_error(where, error)
-        except Exception:
-            pass
+        note_error(where, error)
         self.failures += 1
         if self.failures >= MAX_FAILURES:
             self.dead = True
@@ -111,9 +108,12 @@ def leave_mark(name: str) -> None:
 
 def note_error(where: str, error: BaseException) -> None:
     """Remember a failure of ours, bounded, for the snapshot. Never prints."""
-    if len(S.errors) < 32:
-        S.errors.append("%s: %s: %s" % (where, type(error).__name__, str(error)[:160]))
-    if S.config.get("debug"):
-        import traceback
+    try:
+        if len(S.errors) < 32:
+            S.errors.append("%s: %s: %s" % (where, type(error).__name__, str(error)[:160]))
+        if S.config.get("debug"):
+            import traceback
 
-        traceback.print_exception(type(error), error, error.__traceback__)
+            traceback.print_exception(type(error), error, error.__traceback__)
+    except Exception:  # an error that cannot be told
+        pass
