@@ -2,15 +2,15 @@
 # One sitting on a GPU machine: collectors, event truth, then the demos (see run_demos.py).
 # usage: benchmarks/gpu_session.sh OUT_DIR   (needs torch, pytest and the project's own requirements)
 #   DEMOS="starved healthy"  only these    DEMO_SECONDS=360  their limit    TRIAL=1  prove the advice
-#   TESTS="tests/gpu -k ..."  what pytest runs, empty for none            TEST_SECONDS=200  its limit
+#   TESTS="tests/gpu -k ..."  what pytest runs, empty for none            TEST_SECONDS=300  its limit
 set -u
 out=$1
 export PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}$PWD" PYTHONUNBUFFERED=1
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
 tests=${TESTS-tests/gpu}
 if [ -n "$tests" ]; then
-  eval "timeout ${TEST_SECONDS:-200} python3 -m pytest -v -m gpu $tests -s --tb=short" >"$out/pytest_gpu.txt" 2>&1
-  grep -E "passed|failed|^FAILED|^ERROR|PASSED|data wait:|hidden wait|busy read|many reads|^E  " "$out/pytest_gpu.txt" | cut -c1-400
+  eval "timeout ${TEST_SECONDS:-300} python3 -m pytest -v -m gpu $tests -s --tb=short" >"$out/pytest_gpu.txt" 2>&1
+  grep -E "passed|failed|^FAILED|^ERROR|PASSED|^[|]|^[(]|hidden wait|followed:|step before|busy read|many reads|^E  " "$out/pytest_gpu.txt" | cut -c1-400
 fi
 timeout "${DEMO_SECONDS:-320}" python3 benchmarks/run_demos.py "$out/demos" ${DEMOS:+--only $DEMOS} ${TRIAL:+--trial}
 tar -C "$out/demos" --exclude=./runs -czf "$out/demos.tar.gz" . && rm -rf "$out/demos"

@@ -126,7 +126,8 @@ class Burst:
         """Shares of the *untraced* step: tracing makes the host slower, not the kernels longer."""
         whole = max(1, STEPS * self._step_ns)
         alone = len(S.optimizers) <= 1
-        on_gpu = S.gpu is not None and found["kernels"] > 0
+        on_gpu = S.gpu is not None and found["launches"] > 0
+        told = on_gpu and found["caught_up"] and found["kernels"] > 0
         slowed_ns = max(0, span_ns - whole)
         cost_ns = traced.start_ns + traced.stop_ns + slowed_ns
         self.cost_ns += cost_ns
@@ -142,11 +143,12 @@ class Burst:
             "kernels_per_step": found["kernels"] / STEPS if on_gpu and alone else None,
             "launches_per_step": found["launches"] / STEPS if on_gpu and alone else None,
             "kernel_us": found["kernel_us"] if on_gpu else None,
-            "busy_share": min(1.0, found["busy_ns"] / whole) if on_gpu else None,
-            "copy_share": min(1.0, found["copy_ns"] / whole) if on_gpu else None,
-            "traced_busy_share": found["busy_ns"] / span_ns if on_gpu else None,
-            "host_idle_share": found["host_idle_ns"] / span_ns if on_gpu else None,
-            "sync_idle_share": found["sync_idle_ns"] / span_ns if on_gpu else None,
+            "busy_share": min(1.0, found["busy_ns"] / whole) if told else None,
+            "copy_share": min(1.0, found["copy_ns"] / whole) if told else None,
+            "traced_busy_share": found["busy_ns"] / span_ns if told else None,
+            "host_idle_share": found["host_idle_ns"] / span_ns if told else None,
+            "sync_idle_share": found["sync_idle_ns"] / span_ns if told else None,
+            "caught_up": found["caught_up"] if on_gpu else None,
             "cpu_ops_per_step": None if on_gpu else found["cpu_ops"] / STEPS,
             "start_ms": round(traced.start_ns / 1e6, 3),
             "stop_ms": round(traced.stop_ns / 1e6, 3),

@@ -17,6 +17,8 @@ _SEVERITY = "_ZN9libkineto6Logger14severityLevel_E"
 _SILENT = 99
 #: The helper lets the training thread run after so many events: a trace holds tens of thousands.
 _CHUNK = 256
+#: With fewer of the launched kernels in the trace the device was still at older ones.
+CAUGHT_UP = 0.97
 _COPY = ("Memcpy", "Memset")
 _WAITS = ("Synchronize", "cudaMemcpy", "cuMemcpy")
 
@@ -119,16 +121,18 @@ def reduce(result: Any, begin_ns: int, end_ns: int) -> dict[str, Any]:
     """The numbers of one trace, from what lies between two moments of ``CLOCK_REALTIME``.
 
     Returns:
-        ``kernels`` begun and ``launches`` made; ``kernel_us``, their mean length; ``busy_ns``, the
-        union of kernels; ``copy_ns``, of copies and sets; ``host_idle_ns``, idle time of the device
-        that ended with work launched only after its last work had ended (HTA's criterion of an
-        idle gap that is the host's); ``sync_idle_ns``, the part of that from the begin of a
-        blocking call on; ``cpu_ops``, operators on a CPU-only trace.
+        ``launches`` made, and ``kernels`` that ran of them before the trace ended; ``caught_up``,
+        whether (nearly) all did: else the device was behind, and idle and busy time of this window
+        are not in the trace; ``kernel_us``, their mean length; ``busy_ns``, the union of kernels;
+        ``copy_ns``, of copies and sets; ``host_idle_ns``, idle time of the device that ended with
+        work launched only after its last work had ended (HTA's criterion of an idle gap that is
+        the host's); ``sync_idle_ns``, the part of that from the begin of a blocking call on;
+        ``cpu_ops``, operators on a CPU-only trace.
 
     Idle time before the first and after the last work of the window has no launch to blame; it is
     in none of these.
     """
-    kernels: list[tuple[int, int, int]] = []
+    ran: list[tuple[int, int, int]] = []
     copies: list[tuple[int, int, int]] = []
     launched: dict[int, int] = {}
     waits: list[tuple[int, int]] = []
@@ -139,9 +143,8 @@ def reduce(result: Any, begin_ns: int, end_ns: int) -> dict[str, Any]:
         begin = _start_ns(event)
         name = event.name()
         if str(event.device_type()).endswith("CUDA"):
-            if begin_ns <= begin < end_ns:
-                where = copies if name.startswith(_COPY) else kernels
-                where.append((begin, begin + _duration_ns(event), _correlation(event)))
+            where = copies if name.startswith(_COPY) else ran
+            where.append((begin, begin + _duration_ns(event), _correlation(event)))
             continue
         if not name.startswith("cu"):
             cpu_ops += 1
@@ -151,15 +154,17 @@ def reduce(result: Any, begin_ns: int, end_ns: int) -> dict[str, Any]:
             launches += "Launch" in name
             if _blocks(name):
                 waits.append((begin, begin + _duration_ns(event)))
-    busy = _union([k[:2] for k in kernels])
-    host_idle, sync_idle = _idle(kernels + copies, launched, waits)
+    kernels = [k for k in ran if begin_ns <= launched.get(k[2], k[0]) < end_ns]
+    inside = [w for w in ran + copies if begin_ns <= w[0] < end_ns]
+    host_idle, sync_idle = _idle(inside, launched, waits)
     lengths = sum(end - begin for begin, end, _ in kernels)
     return {
         "kernels": len(kernels),
         "launches": launches,
+        "caught_up": len(kernels) >= CAUGHT_UP * launches,
         "kernel_us": round(lengths / len(kernels) / 1e3, 3) if kernels else None,
-        "busy_ns": busy,
-        "copy_ns": _union([c[:2] for c in copies]),
+        "busy_ns": _union([k[:2] for k in ran], begin_ns, end_ns),
+        "copy_ns": _union([c[:2] for c in copies], begin_ns, end_ns),
         "host_idle_ns": host_idle,
         "sync_idle_ns": sync_idle,
         "cpu_ops": cpu_ops,
@@ -186,10 +191,10 @@ def _correlation(event: Any) -> int:
     return int(event.correlation_id())
 
 
-def _union(spans: list[tuple[int, int]]) -> int:
-    total = reached = 0
+def _union(spans: list[tuple[int, int]], begin_ns: int, end_ns: int) -> int:
+    total, reached = 0, begin_ns
     for begin, end in sorted(spans):
-        begin = max(begin, reached)
+        begin, end = max(begin, reached), min(end, end_ns)
         if end > begin:
             total += end - begin
             reached = end
