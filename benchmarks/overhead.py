@@ -102,6 +102,9 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] == ["merge"]:
         return merge(arguments[1:])
     args = parser().parse_args(arguments)
+    if "PYTHONPATH" in os.environ:  # the loops run in folders of their own
+        given = os.environ["PYTHONPATH"].split(os.pathsep)
+        os.environ["PYTHONPATH"] = os.pathsep.join(str(Path(p).resolve()) for p in given if p)
     if args.cpus:
         first, _, last = args.cpus.partition("-")
         os.sched_setaffinity(0, range(int(first), int(last or first) + 1))
@@ -119,7 +122,8 @@ def main(arguments: list[str]) -> int:
     name = f"overhead-{args.device}-part{number}of{count}-{now:%Y%m%dT%H%M%S}"
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(args.out or scratch) / f"{name}.json"
-        command = ["python", "benchmarks/overhead.py", *arguments]
+        shown = ["DIR" if text == args.out else text for text in arguments]
+        command = ["python", "benchmarks/overhead.py", *shown]
         where = results.machine(args.device, args.gpu, args.commit)
         file = results.ResultFile(path, where, command, args.commit)
         failed = measure(Session(args, f"{name}-{os.getpid()}"), mine, file, limit(args))

@@ -27,7 +27,7 @@ def markdown(bodies: Sequence[dict[str, Any]]) -> str:
         f"# What watching costs a step: {'CPU' if where['device'] == 'cpu' else card}",
         "",
         f"{' and '.join(days)}, {card}{driver}, torch {where['torch']}, Python {where['python']}, "
-        f"{' or '.join(map(str, cores))} CPUs a part, commit {where['commit']}"
+        f"CPUs a part: {' or '.join(map(str, cores))}, commit {where['commit']}"
         + (f", load {min(loads):.1f} to {max(loads):.1f} as items began." if loads else "."),
         "",
         "Run with:",
@@ -56,26 +56,36 @@ def in_process(runs: Runs) -> list[str]:
         "| quads | probe's own figure |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
+    sizes: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for run in sorted(runs, key=lambda r: (r["item"], r["step_ms"])):
-        asked = f"| {run['step_ms']:g} ms{', `.item()`' if run['item'] else ''} "
+        asked = f"{run['step_ms']:g} ms{', `.item()`' if run['item'] else ''}"
         if run.get("settings", {}).get("cpu_time"):
-            asked += "(CPU time) "
+            asked += " (CPU time)"
         if "quads" not in run:
-            lines.append(f"{asked}| {run.get('error', 'no result')} | | | | | | | | |")
+            lines.append(f"| {asked} | {run.get('error', 'no result')} | | | | | | | | |")
             continue
-        real, null = quads_of(run, "real"), quads_of(run, "null")
-        found = stats.compare(real, null)
-        limit = stats.bar(run["step_ms"])
-        worth = stats.undisturbed(real), stats.undisturbed(null)
-        said = stats.verdict(found["difference"], limit, min(worth))
-        step_ms = statistics.fmean(a for q in (*real, *null) for a in q.a) * 1e3
-        counted = f"{len(real)} + {len(null)} ({worth[0]:.0f} + {worth[1]:.0f})"
-        lines.append(
-            f"{asked}| {step_ms:.2f} ms | {_shown(found['ratio'])} | {_shown(found['null'])} "
-            f"| {_shown(found['difference'], signed=True)} | {1 + found['difference'].high:.4f} "
-            f"| {limit or '-'} | {said} | {counted} | {own_figure(run, step_ms)} |"
-        )
-    return lines
+        sizes[asked].append(run)
+        lines.append(_in_process_row(asked, [run]))
+    pooled = [_in_process_row(f"{a}, all {len(r)} runs", r) for a, r in sizes.items() if r[1:]]
+    return lines + pooled
+
+
+def _in_process_row(asked: str, runs: Runs) -> str:
+    """Ratio, null control, difference and verdict over the quads of these runs."""
+    real = [quad for run in runs for quad in quads_of(run, "real")]
+    null = [quad for run in runs for quad in quads_of(run, "null")]
+    found = stats.compare(real, null)
+    limit = stats.bar(runs[0]["step_ms"])
+    worth = stats.undisturbed(real), stats.undisturbed(null)
+    said = stats.verdict(found["difference"], limit, min(worth))
+    step_ms = statistics.fmean(a for q in (*real, *null) for a in q.a) * 1e3
+    counted = f"{len(real)} + {len(null)} ({worth[0]:.0f} + {worth[1]:.0f})"
+    own = own_figure(runs[0], step_ms) if len(runs) == 1 else ""
+    return (
+        f"| {asked} | {step_ms:.2f} ms | {_shown(found['ratio'])} | {_shown(found['null'])} "
+        f"| {_shown(found['difference'], signed=True)} | {1 + found['difference'].high:.4f} "
+        f"| {limit or '-'} | {said} | {counted} | {own} |"
+    )
 
 
 def own_figure(run: dict[str, Any], step_ms: float) -> str:

@@ -148,6 +148,14 @@ def test_parts_are_balanced_and_the_same_every_time():
     assert parts.part(items, 2, 4) == parts.part(full_plan(), 2, 4)
 
 
+def test_the_parts_of_a_gpu_session_stay_under_nine_minutes():
+    # docs/overhead.md: --peers --seconds 45 --rounds 4 --warm-s 1.5 --loop-s 2, in four parts.
+    round_s = 5 * (1.5 + 2 + 7)
+    items = parts.plan(sizes=parts.SIZES_MS, inprocess_s=60.0, peers=(4, round_s), busy=None)
+    for number in (1, 2, 3, 4):
+        assert sum(i.estimate_s for i in parts.part(items, number, 4)) < parts.PART_LIMIT_S - 60
+
+
 @pytest.mark.parametrize("text", ["0/2", "3/2", "1", "a/b", "1/0"])
 def test_a_part_that_is_none_is_refused(text):
     with pytest.raises(ValueError, match=r"i/n|no part"):
@@ -210,10 +218,12 @@ def test_every_run_is_in_the_table_failed_and_repeated_ones_too(tmp_path):
     assert done.returncode == 0
     text = (tmp_path / "table.md").read_text()
     rows = [line for line in text.splitlines() if line.startswith("| 2 ms")]
-    assert len(rows) == 3
+    assert len(rows) == 4
     assert "| pass |" in rows[0]
     assert "it broke" in rows[1]
     assert "| fail |" in rows[2]
+    assert "all 2 runs" in rows[3]
+    assert "| 60 + 60 (60 + 60) |" in rows[3]
     assert "0.20%" in rows[0]
 
 
