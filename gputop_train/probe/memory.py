@@ -11,6 +11,7 @@ from __future__ import annotations
 import weakref
 from typing import Any, Iterator
 
+from .hooks import hide_from_dynamo
 from .state import S, ident, note_error, now
 
 REFRESH_NS = 30_000_000_000
@@ -33,11 +34,23 @@ _noted: dict[str, int] = {}
 
 def remember(optimizer: Any) -> None:
     """Keep a weak reference to an optimizer that stepped."""
-    try:
-        if len(_optimizers) < MAX_OPTIMIZERS:
-            _optimizers.append(weakref.ref(optimizer))
-    except TypeError:
-        pass
+    key = id(optimizer)
+
+    def gone(_: Any) -> None:
+        try:
+            # The next optimizer may get this address: it is another one, and is remembered anew.
+            row = S.optimizers.pop(key, None)
+            if row is not None:
+                S.optimizers[-row["id"]] = row
+        except Exception:  # a callback's error would be printed
+            pass
+
+    alive = [reference for reference in _optimizers if reference() is not None]
+    if len(alive) < len(_optimizers):
+        _optimizers[:] = alive
+        keeper.reset()
+    if len(_optimizers) < MAX_OPTIMIZERS:
+        _optimizers.append(weakref.ref(optimizer, hide_from_dynamo(gone)))
 
 
 def note_device() -> None:
