@@ -108,7 +108,8 @@ class Step:
             lost); ``None`` without events.
         syncs: Blocking reads of CUDA tensors in the step.
         measured_ns: Part of the step whose label was measured by an edge rather than apportioned
-            by the sampler.
+            by the sampler, or after a recorded step. A step of which the probe recorded the end
+            alone takes over ``micro``, ``samples`` and ``syncs`` as well.
     """
 
     rank: int
