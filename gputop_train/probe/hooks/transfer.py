@@ -17,7 +17,7 @@ from .. import sites
 from .. import words as W
 from ..budget import gate
 from ..state import S, append, ident, now
-from . import dress, leave_no_frame
+from . import dress, graphs, leave_no_frame
 
 SLOW_NS = 20_000
 FAST_ONE_IN = 16
@@ -119,8 +119,13 @@ def _finish_copy(start: int, source: Any, marked: bool) -> int:
 
 
 def _is_pinned(site: int, source: Any) -> bool:
-    """Whether a line copies from pinned memory. Asking is dear: not every time."""
+    """Whether a line copies from pinned memory. Asking is dear: not every time.
+
+    Nor while a CUDA graph is captured: it is a CUDA call.
+    """
     row = _pinned.setdefault(site, [0, True])
+    if graphs.capturing[0]:
+        return bool(row[1])
     if row[0] < _PINNED_SURE or row[0] % _PINNED_EVERY == 0:
         row[1] = source.is_pinned()
     row[0] += 1
