@@ -16,7 +16,9 @@ from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 PROBE = "_gputop_probe"
-RECENT_NS = 60_000_000_000
+RECENT_NS = 20_000_000_000
+#: Before the clock reads this, what the probe keeps as durations could pass for time stamps.
+EARLIEST_NS = 40_000_000_000
 _MISSING = object()
 
 
@@ -44,6 +46,8 @@ class Toggle:
         self._tables = list(_tables())
         if not self._wrappers or not self._tables:
             raise NothingToToggle("no wrapper or no optimizer hook of the probe was found")
+        while time.monotonic_ns() < EARLIEST_NS:
+            time.sleep(1.0)
         self._hold = HelperHold(_helper())
         self._out_since_ns = 0
         self._ring = os.open(_ring_file(), os.O_RDONLY)
@@ -193,8 +197,6 @@ class _Rest:
 def _move_time_stamps(by_ns: int) -> None:
     """Add to every recent time stamp that the probe's objects hold."""
     now = time.monotonic_ns()
-    if now < 10 * RECENT_NS:
-        raise NothingToToggle("the machine has just started: wait some minutes")
     seen: set[int] = set()
 
     def recent(value: Any) -> bool:
