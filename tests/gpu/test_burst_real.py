@@ -44,8 +44,8 @@ for _ in range(20): g.replay(); o.step()
 print(loss.item().hex())
 with torch.profiler.profile() as p: block(3)
 print(sum(e.count for e in p.key_averages() if e.key == "cudaLaunchKernel") > 0)
-c = torch.compile(torch.nn.Linear(64, 64).cuda(), mode="reduce-overhead")
-for _ in range(10): c(x).sum().backward()
+net = torch.nn.Linear(64, 64).cuda(); c = torch.compile(net, mode="reduce-overhead")
+for _ in range(10): net.zero_grad(set_to_none=True); c(x).sum().backward()
 print(c(x).shape)
 """
 

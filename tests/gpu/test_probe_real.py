@@ -183,9 +183,10 @@ SAME = {
         print(loss.item().hex())
         graphed = torch.cuda.make_graphed_callables(nn.Linear(64, 64, device=dev), (torch.ones(8, 64, device=dev),))
         print(graphed(z).shape)
-        c = torch.compile(nn.Sequential(nn.Linear(64, 64), nn.ReLU()).to(dev), mode="reduce-overhead")
+        net = nn.Sequential(nn.Linear(64, 64), nn.ReLU()).to(dev)
+        c = torch.compile(net, mode="reduce-overhead")
         for i in range(20):
-            c(z).sum().backward()
+            net.zero_grad(set_to_none=True); c(z).sum().backward()
         print(c(z).shape)
     """,
     "reduce-overhead": """
