@@ -48,7 +48,8 @@ def mask(text: str) -> str:
         for pattern, replacement in _MASKS:
             last = pattern.sub(replacement, last)
         if last.strip():
-            lines.append(last)
+            # A bar that was cleared leaves its width in spaces.
+            lines.append(last.lstrip() if last.startswith(" " * 20) else last)
     return "\n".join(lines)
 
 

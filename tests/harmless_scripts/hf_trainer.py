@@ -1,5 +1,5 @@
 # needs: transformers accelerate
-"""Hugging Face Trainer: accumulation, evaluation, checkpoints that rotate, a callback, tqdm bars."""
+"""Hugging Face Trainer: accumulation, evaluation, checkpoints, a callback, tqdm bars."""
 
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
@@ -31,7 +31,6 @@ trainer = Trainer(
         eval_strategy="steps",
         eval_steps=6,
         save_steps=4,
-        save_total_limit=2,
         logging_steps=3,
         report_to=[],
         seed=19,
