@@ -57,8 +57,8 @@ class Session:
         return self._calibrated[kind, step_ms]
 
     def prepare(self, items: Sequence[parts.Item]) -> None:
-        """Calibrate every size of whole processes at once: a process costs seconds to start."""
-        sizes = sorted({item.step_ms for item in items if item.kind == "peers"})
+        """Calibrate every size at once, without any tool: a process costs seconds to start."""
+        sizes = sorted({item.step_ms for item in items if item.kind != "busy"})
         if sizes:
             try:
                 found = whole.calibrate(sizes, self.base("peers"))
@@ -78,8 +78,7 @@ class Session:
 
     def _measure(self, item: parts.Item) -> Iterator[dict[str, Any]]:
         if item.kind == "inprocess":
-            settings = {**self.base(item.kind), "step_ms": item.step_ms}
-            settings["cpu_time"] = self.args.cpu_time
+            settings = {**self.settings("peers", item.step_ms), "cpu_time": self.args.cpu_time}
             work = {"settings": settings, "seconds": self.args.seconds, "seed": self.args.seed}
             with tempfile.TemporaryDirectory(prefix="overhead-") as folder:
                 limit_s = self.args.seconds * 2 + 120

@@ -25,10 +25,11 @@ START_S = 15.0  # what calibration and warm-up may take on top of the time given
 
 
 def measure(settings: dict[str, Any], seconds: float, seed: int = 0) -> dict[str, Any]:
-    """In a process with the probe: calibrate, warm up, then toggle for ``seconds``.
+    """In a process with the probe: warm up, then toggle for ``seconds``.
 
     Args:
-        settings: ``step_ms`` and what ``loop.build`` takes.
+        settings: Calibrated ones. Not calibrated here: a process that has trained ten models has
+            ten optimizers, and the probe would treat it as such.
         seconds: Length of the measuring; less when the interval is narrow enough before.
         seed: Of the order and length of the blocks.
 
@@ -40,8 +41,6 @@ def measure(settings: dict[str, Any], seconds: float, seed: int = 0) -> dict[str
     from . import loop
 
     torch.set_num_threads(settings.get("threads", 1))
-    wanted = settings["step_ms"]
-    settings = calibrate.calibrate(wanted, settings, calibrate.measured_step_ms)
     model, optimizer, loader = loop.build(settings)
     batches = calibrate.endless(loader)
     device, item = settings["device"], settings.get("item", False)
