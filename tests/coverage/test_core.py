@@ -110,7 +110,8 @@ def test_without_a_loader_the_sampler_names_the_line_that_waits(seen, name):
     assert read_.most_sampled("data_wait") == (LOOPS.name, own["data_line"])
     wall = sum(step.wall_ns for step in read_.steps[1:]) / 1e9
     waited = sum(own["waits"][1 : own["steps"]])
-    assert read_.share("data_wait") == pytest.approx(waited / wall, abs=0.2)
+    # Some forty samples: a standard error of 8 points, and steps that differ where others take cores.
+    assert read_.share("data_wait") == pytest.approx(waited / wall, abs=0.3)
 
 
 def test_without_an_optimizer_the_loop_is_found_by_what_else_runs(seen):
