@@ -415,8 +415,9 @@ def test_reads_and_copies_are_counted_by_line_through_a_stand_in_for_the_device(
     slow, fast = sorted(sites(snapshot, "sync"), key=lambda s: s.line)
     assert (slow.count, slow.seen) == (30, 10)
     assert slow.total_ns >= 30 * 500_000
-    assert fast.call == "fast(loss); fast(loss)"
-    assert fast.seen is not None and 80 <= fast.seen <= 200
+    assert fast.call.startswith("fast(loss)")
+    # One in sixteen, and each that the machine made slow.
+    assert fast.seen is not None and 80 <= fast.seen < 1600
     assert 3 * 1500 <= fast.count <= 3 * 1700
     (fill,) = sites(snapshot, "h2d")
     assert fill.bytes == fill.count * 4000
