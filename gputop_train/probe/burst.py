@@ -78,8 +78,13 @@ class Burst:
             self._request = request
             self._want(automatic=False)
         elif not self._tried and S.config.get("burst") and self._suspected():
-            self._tried = True
-            self._want(automatic=True)
+            self._tried = self._automatic = True
+            if _detaches():
+                self._want(automatic=True)
+            else:
+                self._refuse(
+                    "a trace would leave launches slower; TEARDOWN_CUPTI=1 lets the profiler detach"
+                )
 
     def report(self) -> dict[str, Any] | None:
         """For the snapshot; None before there was anything to tell."""
@@ -272,8 +277,6 @@ def refusal(step_ns: int, *, automatic: bool) -> str | None:
         return "this process was forked from one that may have used the profiler"
     if graphs.capturing[0]:
         return "a CUDA graph is being captured"
-    if automatic and not _detaches():
-        return "a trace would leave launches slower; TEARDOWN_CUPTI=1 lets the profiler detach"
     if automatic and graphs.seen[0]:
         return "this process captures CUDA graphs"
     if step_ns > MAX_STEP_NS:

@@ -120,7 +120,7 @@ def test_a_burst_is_refused_while_the_scripts_profiler_runs(tmp_path: Path) -> N
     assert out == "ok\n"
 
 
-def test_a_process_that_forks_or_ends_amid_a_burst_is_as_without_us(tmp_path: Path) -> None:
+def test_a_process_that_forks_amid_a_burst_is_as_without_us(tmp_path: Path) -> None:
     body = """
         import os, sys
         burst = sys.modules["_gputop_probe.state"].S
@@ -137,3 +137,31 @@ def test_a_process_that_forks_or_ends_amid_a_burst_is_as_without_us(tmp_path: Pa
     told, out, err, _ = ask(tmp_path, body)
     assert told["state"] == "refused"
     assert (out, err) == ("3\n", "")
+
+
+def test_a_script_that_fails_amid_a_burst_fails_as_ever(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    body = """
+        burst = sys.modules["_gputop_probe.state"].S if "_gputop_probe.state" in sys.modules else None
+        steps(5)
+        until = time.time() + 60
+        while burst and (burst.burst is None or burst.burst._state != 2):
+            assert time.time() < until
+            steps(1)
+        raise KeyError("x")
+    """
+    script.write_text(LOOP + textwrap.dedent(body))
+    plain = run(script, "none")
+    deployed = deploy(tmp_path)
+    child = subprocess.Popen(
+        [sys.executable, str(script), "none"],
+        env=deployed.env(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    (path,) = wait_for(deployed.ring_files)
+    with Ring.open(path) as ring:
+        assert ring.request_burst(3)
+        out, err = child.communicate(timeout=60)
+    assert (child.returncode, out, err) == (1, plain.stdout, plain.stderr)
+    assert plain.returncode == 1

@@ -123,3 +123,19 @@ def test_a_damaged_ring_is_refused_once_and_removed_files_are_no_trouble(tmp_pat
     for path in tmp_path.iterdir():
         path.unlink()
     assert len(indices(feeds)) == 5, "the open descriptor is enough"
+
+
+def test_every_training_process_is_asked_for_a_burst_by_a_number_new_to_it(sleepers, tmp_path):
+    for rank, process in enumerate(sleepers):
+        write_ring(tmp_path, process.pid, rank, first_ns=10_000_000, steps=3)
+    feeds = Feeds(tmp_path, {}, lambda reason: None)
+    feeds.discover()
+    seen = [set(), set()]
+    for _ in range(2):
+        assert feeds.request_burst() == 2
+        for numbers, feed in zip(seen, feeds.active, strict=True):
+            numbers.add(feed.path.read_bytes()[132:136])
+        time.sleep(0.01)
+    assert all(len(numbers) == 2 and b"\0\0\0\0" not in numbers for numbers in seen)
+    for feed in feeds.active:
+        feed.close()
