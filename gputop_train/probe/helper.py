@@ -46,6 +46,7 @@ class Helper:
         self._paused = self._ended = False
         self._cpu_before_ns = 0  # of threads that were ended for a fork
         self._wakes = 0
+        self._snapshots_ns = 0
         self._lost = 0
         self._next_memory = 0
         self._memory_cost_ns = 0
@@ -142,8 +143,10 @@ class Helper:
                         self._burst.poll(self._writer.burst_request())
                     began_ns = time.thread_time_ns()
                     self._publish()
-                    took_s = (time.thread_time_ns() - began_ns) / 1e9
-                    next_snapshot = clock + max(SNAPSHOT_S, took_s / (budget() * SNAPSHOT_SHARE))
+                    took_ns = time.thread_time_ns() - began_ns
+                    self._snapshots_ns += took_ns
+                    rest_s = took_ns / 1e9 / (budget() * SNAPSHOT_SHARE)
+                    next_snapshot = clock + max(SNAPSHOT_S, rest_s)
             except Exception as error:
                 failures += 1
                 note_error("helper", error)
@@ -157,8 +160,9 @@ class Helper:
         rate = self._hz if self._hz > 0 and not self._control & SAMPLER_OFF else MIN_HZ
         if self._wakes >= 32:
             # Never more than our part of the budget, whatever a walk costs on this stack.
-            each_ns = self._cpu_ns / self._wakes + HANDOVER_NS
-            rate = min(rate, budget() * HELPER_SHARE * 1e9 / each_ns)
+            own_ns = max(0, self._cpu_ns - self._snapshots_ns)
+            each_ns = own_ns / self._wakes + HANDOVER_NS
+            rate = min(rate, budget() * (HELPER_SHARE - SNAPSHOT_SHARE) * 1e9 / each_ns)
         return (0.5 + self._random / 0x7FFFFFFF) / max(rate, MIN_HZ)
 
     def _drain(self) -> None:
