@@ -15,8 +15,8 @@ from typing import Any
 from . import calibrate, stats
 from .toggle import NothingToToggle, Toggle
 
-BLOCK_S = (0.12, 0.6)
-QUADS = 48  # about so many of either kind in the time given
+BLOCK_S = (0.06, 0.6)
+QUADS = 96  # about so many of either kind in the time given
 LEAST_QUADS = 24
 ENOUGH_WIDTH = 0.004
 WARM_S = (4.0, 10.0)

@@ -42,6 +42,8 @@ class Toggle:
 
     def __init__(self) -> None:
         self._state = _module("state")
+        self._quiet = _module("quiet")
+        self._quiet.put_back()  # else what it has taken out would not be found
         self._wrappers = list(_wrappers(_module("hooks").WRAPPER_FILE))
         self._tables = list(_tables())
         if not self._wrappers or not self._tables:
@@ -89,6 +91,8 @@ class Toggle:
         for _, table, own in self._tables:
             _take_out(table, own)
             _put_in(table, own)
+        if not self._state.S.whole:
+            self._quiet.take_out()
         self.on = True
 
     def words(self) -> int:

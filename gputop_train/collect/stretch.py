@@ -59,8 +59,9 @@ MIN_GC_NS: Final = 1_000_000
 #: A gradient-free block is unusual when it is longer than this many times the typical step's.
 RARE_FACTOR: Final = 2
 HABIT_STEPS: Final = 256
-#: The running exposed share of blocking reads forgets with this many reads' worth of host time.
-SYNC_MEMORY_NS: Final = 10_000_000_000
+#: The exposed share of blocking reads is that of so many of the last steps with events: a loop that
+#: becomes another one is read by its own within seconds.
+SYNC_MEMORY_STEPS: Final = 16
 
 _NONE_EXACT: Final[frozenset[int]] = frozenset()
 _EVAL_PARTS: Final = (L_DATA_WAIT, L_H2D, L_FORWARD, L_SYNC, L_OTHER)
@@ -105,8 +106,7 @@ class Interpreter:
         self._nograd_recent: deque[int] = deque()
         self._nograd_sorted: list[int] = []
         self._grad_loader_seen = False
-        self._sync_host_ns = 0
-        self._sync_exposed_ns = 0
+        self._syncs: deque[tuple[int, int]] = deque(maxlen=SYNC_MEMORY_STEPS)
         self._eval_open = False
         self._batches_told = False
 
@@ -369,21 +369,15 @@ class Interpreter:
             exposed = reading.exposure.blocked_ns
             if exposed is not None and tally[L_SYNC]:
                 exposed = min(exposed, tally[L_SYNC])
-                self._learn_sync(tally[L_SYNC], exposed)
+                self._syncs.append((tally[L_SYNC], exposed))
                 tally[L_GPU_WAIT] += tally[L_SYNC] - exposed
                 tally[L_SYNC] = exposed
                 return
-        if self._sync_host_ns and tally[L_SYNC]:
-            exposed = tally[L_SYNC] * self._sync_exposed_ns // self._sync_host_ns
+        if self._syncs and tally[L_SYNC]:
+            host_ns = sum(row[0] for row in self._syncs)
+            exposed = tally[L_SYNC] * sum(row[1] for row in self._syncs) // host_ns
             tally[L_GPU_WAIT] += tally[L_SYNC] - exposed
             tally[L_SYNC] = exposed
-
-    def _learn_sync(self, host_ns: int, exposed_ns: int) -> None:
-        self._sync_host_ns += host_ns
-        self._sync_exposed_ns += exposed_ns
-        if self._sync_host_ns > SYNC_MEMORY_NS:
-            self._sync_host_ns //= 2
-            self._sync_exposed_ns //= 2
 
 
 def _count_syncs(spans: list[Span], t0_ns: int) -> int:

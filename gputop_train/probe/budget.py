@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 
+from . import quiet
 from .state import S, append, now
 from .words import CODE_BITS, UNRECORDED
 
@@ -134,6 +135,7 @@ class Duty:
         """At the start, and after a fork: whatever trains here is looked at anew."""
         S.detail = S.whole = gate.open = True
         S.timing = False
+        quiet.put_back()
         self.recorded = 0
         self.hook_ns = 0.0
         self.every = 1.0
@@ -179,13 +181,14 @@ class Duty:
             gate.mean_step_ns = min(self._step_ns, 4 * mean) if mean else self._step_ns
         self._run = self._left = min(RUN_CALLS * max(1, len(S.optimizers)), MAX_RUN_CALLS)
         self._run_began_ns = end_ns
-        quiet = self._quiet_ns() if S.steps >= FIRST_CALLS else 0.0
-        if quiet <= self._step_ns:
+        quiet_ns = self._quiet_ns() if S.steps >= FIRST_CALLS else 0.0
+        if quiet_ns <= self._step_ns:
             self.every = 1.0
             return
         self._random = (self._random * 1103515245 + 12345) & 0x7FFFFFFF
-        S.quiet_until_ns = end_ns + int(quiet * (0.5 + self._random / 0x7FFFFFFF))
+        S.quiet_until_ns = end_ns + int(quiet_ns * (0.5 + self._random / 0x7FFFFFFF))
         S.detail = S.whole = S.timing = gate.open = False
+        quiet.take_out()
         self._quiet_from = S.steps
 
     def _quiet_ns(self) -> float:
@@ -197,8 +200,17 @@ class Duty:
         spare = share - QUIET_PART * self.hook_ns / self._step_ns
         return min(excess / spare, MAX_QUIET_NS) if spare > 0 else MAX_QUIET_NS
 
+    def wake(self) -> None:
+        """On the helper thread: the thread that trained has ended while nothing was recorded.
+
+        Nobody would tick the quiet time away, and a second trainer would not be seen.
+        """
+        S.detail = S.whole = gate.open = True
+        quiet.put_back()
+
     def quiet_ends(self, end_ns: int) -> int:
         """The time without records is over; how many steps it took."""
+        quiet.put_back()
         S.detail = S.whole = gate.open = True
         steps = S.steps - self._quiet_from
         self._owed = steps

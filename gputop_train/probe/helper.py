@@ -184,6 +184,8 @@ class Helper:
         if self._control & EVENTS_OFF and S.gpu is not None and S.gpu.interval_ns:
             S.gpu.stop("switched off by a reader")
         loader.poll()
+        if not S.whole and S.thread is not None and not S.thread.is_alive():
+            duty.wake()
         if S.gpu is None:
             from . import arming
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from . import memory
+from . import memory, quiet
 from . import words as W
 from .budget import duty, gate
 from .state import S, append, ident, now
@@ -91,6 +91,10 @@ def place(torch: Any) -> None:
     ):
         handle = register(hook)
         _placed.append((hooks, handle.id, hook))
+        if hook is before:
+            quiet.add(hooks, handle.id, hook)
+        else:
+            quiet.add_tick(hooks, handle.id, hook)
     if "torch._dynamo.callback" in sys.modules:
         guard()
     S.hooks["optimizer"] = True
@@ -109,6 +113,7 @@ def guard() -> None:
         compiling = getattr(S.torch._utils, "is_compiling", lambda: False)
     while _placed:
         hooks, key, hook = _placed.pop()
+        quiet.drop(hooks)
         if hooks.get(key) is hook:
             hooks[key] = _guarded(hook, compiling)
 
@@ -132,14 +137,15 @@ def _recorded_end(opt: Any) -> None:
     end = now()
     append(end << 6 | _END)
     S.steps += 1
+    if S.timing:
+        # What follows counts its own time: GPU events, memory, a burst.
+        S.hook_ns += now() - end
     if gpu is not None:
         gpu.step_end()
     if S.helper is not None:
         S.helper.at_step_end()
     if S.burst is not None:
         S.burst.step_end()
-    if S.timing:
-        S.hook_ns += now() - end
     duty.recorded_end(end, S.burst is not None or (gpu is not None and gpu.on))
     if S.whole and (gpu is not None or gate.recorded or gate.skipped):
         gate.step_end(gpu is not None and gpu.on, duty.stands_for())

@@ -170,7 +170,7 @@ def test_gpm_tells_what_the_sms_did(recording):
     if not recording.gpm:
         pytest.skip(f"this card has no GPM: {recording.missing.get('gpm')}")
     print("gpm readings", len(recording.gpm), recording.gpm[-1])
-    assert len(recording.gpm) >= (RECORD_S - 5) / 1.5  # paced by what a reading costs here
+    assert len(recording.gpm) >= (RECORD_S - 5) / 5  # paced by what a reading costs: 4 s at most
     fields = [
         f.name for f in dataclasses.fields(recording.gpm[0]) if f.name not in ("t_ns", "uuid")
     ]

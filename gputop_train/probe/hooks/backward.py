@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .. import quiet
 from .. import words as W
 from ..state import S, append, ident, now
 from . import dress, leave_no_frame
@@ -67,4 +68,6 @@ def place(torch: Any) -> None:
                 state.failed("backward", error)
 
     setattr(autograd, name, dress(run_backward, original))
+    if name == "_engine_run_backward":
+        quiet.add(vars(autograd), name, run_backward, original)
     S.hooks["backward"] = True

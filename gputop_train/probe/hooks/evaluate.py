@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import sites
+from .. import quiet, sites
 from .. import words as W
 from ..state import S, append, ident, now
 from . import dress, leave_no_frame
@@ -31,6 +31,7 @@ def place(torch: Any) -> None:
             _open[0] = True
             state.detail = True  # until the step ends: evaluations are never sampled away
             try:
+                quiet.put_back()
                 append(now() << 6 | _BEGIN)
                 # The line goes with the phase: an ARG_SITE after the begin edge.
                 append(sites.caller("eval") << 6 | W.ARG_SITE)

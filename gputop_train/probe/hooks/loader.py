@@ -10,7 +10,7 @@ import sys
 import weakref
 from typing import Any
 
-from .. import sites
+from .. import quiet, sites
 from .. import words as W
 from ..budget import LONG_WAIT_NS
 from ..state import S, append, ident, now
@@ -78,7 +78,9 @@ def _hook_next(torch: Any, base: Any) -> None:
         gpu = None
         start = 0
         try:
-            state.detail = True  # here in an unrecorded step: an evaluation, which is always told
+            if not state.detail:  # an evaluation in an unrecorded step: always told
+                state.detail = True
+                quiet.put_back()
             code = _BEGIN[grad_enabled()]
             start = now()
             append(start << 6 | code)

@@ -1,0 +1,103 @@
+"""Hooks that are out of the way while steps are not recorded, and come back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gputop_train.probe import quiet
+from gputop_train.probe.state import S, ident, log, now
+from gputop_train.probe.words import STEP_TICK
+
+
+class Optimizer:
+    pass
+
+
+@pytest.fixture
+def tables() -> Iterator[tuple[dict[int, Any], dict[int, Any], list[Any]]]:
+    """A pre hook's and a post hook's table, and the steps the post hook itself was told of."""
+    told: list[Any] = []
+    pre: dict[int, Any] = {7: lambda *args: told.append("before")}
+    post: dict[int, Any] = {9: lambda opt, args, kwargs: told.append(opt)}
+    quiet.add(pre, 7, pre[7])
+    quiet.add_tick(post, 9, post[9])
+    kept = (S.thread_id, S.stepped, S.quiet_until_ns, S.steps, S.optimizers, S.nests)
+    yield pre, post, told
+    quiet.drop(pre)
+    quiet.drop(post)
+    (S.thread_id, S.stepped, S.quiet_until_ns, S.steps, S.optimizers, S.nests) = kept
+    log.clear()
+
+
+def be_quiet(opt: Any, ns: int = 10**10) -> None:
+    S.thread_id, S.stepped, S.quiet_until_ns = ident(), id(opt), now() + ns
+    S.optimizers, S.nests, S.steps = {id(opt): {"id": 1}}, False, 5
+    log.clear()
+    quiet.take_out()
+
+
+def test_a_tick_is_one_word_and_counts(tables: Any) -> None:
+    pre, post, told = tables
+    opt = Optimizer()
+    be_quiet(opt)
+    for _ in range(3):
+        assert pre[7](opt, (), {}) is None
+        assert post[9](opt, (), {}) is None
+    assert told == [] and [word & 63 for word in log] == [STEP_TICK] * 3
+    assert S.steps == 5  # counted once the hooks are back
+    quiet.put_back()
+    assert S.steps == 8
+    post[9](opt, (), {})
+    assert told == [opt]
+
+
+def test_the_hook_is_back_for_the_step_that_ends_the_quiet_time(tables: Any) -> None:
+    _, post, told = tables
+    opt = Optimizer()
+    be_quiet(opt, ns=-1)
+    post[9](opt, (), {})
+    assert told == [opt] and not log
+
+
+def test_an_optimizer_it_does_not_know_is_left_to_the_hook(tables: Any) -> None:
+    _, post, told = tables
+    opt, other = Optimizer(), Optimizer()
+    be_quiet(opt)
+    post[9](opt, (), {})
+    post[9](other, (), {})
+    assert told == [other] and len(log) == 1 and S.steps == 6
+
+
+def test_two_optimizers_are_told_apart_by_the_hook(tables: Any) -> None:
+    _, post, told = tables
+    opt = Optimizer()
+    S.optimizers = {1: {}, 2: {}}
+    S.thread_id, S.stepped, S.quiet_until_ns, S.nests = ident(), id(opt), now() + 10**10, False
+    quiet.take_out()
+    post[9](opt, (), {})
+    assert told == [opt]
+
+
+@pytest.mark.parametrize("why", ["nests", "scaler"])
+def test_nothing_is_taken_out_where_every_call_counts(tables: Any, why: str) -> None:
+    pre, _, told = tables
+    opt = Optimizer()
+    S.optimizers = {id(opt): {"id": 1}}
+    S.nests, at_update = why == "nests", S.steps_at_update
+    S.steps_at_update = 3 if why == "scaler" else 0
+    quiet.take_out()
+    S.steps_at_update = at_update
+    pre[7](opt, (), {})
+    assert told == ["before"]
+
+
+def test_what_somebody_else_put_there_stays(tables: Any) -> None:
+    pre, _, _ = tables
+    opt, theirs = Optimizer(), object()
+    be_quiet(opt)
+    pre[7] = theirs
+    quiet.put_back()
+    assert pre[7] is theirs
