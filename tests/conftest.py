@@ -1,7 +1,7 @@
 """Start every test session with a terminal's signals, however the runner itself was started.
 
 A shell without job control starts background commands with SIGINT and SIGQUIT ignored, and that is
-inherited: scripts under test would take no notice of Ctrl-C, rightly, and wait in vain.
+inherited, as is nohup's SIGHUP: scripts under test would take no notice, rightly, and wait in vain.
 """
 
 from __future__ import annotations
@@ -10,5 +10,7 @@ import signal
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)

@@ -163,7 +163,9 @@ def test_a_wait_inside_await_is_counted_as_other(seen):
     """Degraded: the loop's frame is not on the stack while its coroutine sleeps."""
     own, read_ = seen("asyncio_loop")
     assert read_.seconds("other") == pytest.approx(sum(own["waits"][1:]), rel=0.25)
-    assert read_.share("data_wait") == 0
+    assert (
+        read_.share("data_wait") < 0.05
+    )  # a sample may fall into the call that makes the coroutine
 
 
 @pytest.mark.parametrize("name", UNDISTURBED)

@@ -67,7 +67,7 @@ def test_a_burst_on_a_cpu_counts_operators_and_no_kernels(tmp_path: Path) -> Non
     assert (told["state"], told["request"], told["automatic"]) == ("done", 7, False)
     assert told["cpu_ops_per_step"] > 10
     assert told["kernels"] is told["busy_share"] is told["kernel_us"] is None
-    assert told["cost_ms"] >= told["start_ms"] + told["stop_ms"] > 0
+    assert told["cost_ms"] + 0.01 >= told["start_ms"] + told["stop_ms"] > 0  # each is rounded
     assert (out, err) == ("done\n", "")  # Kineto has messages of its own: none may show
 
 

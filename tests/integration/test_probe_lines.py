@@ -150,7 +150,8 @@ def test_logging_libraries_are_told_by_name_and_line(tmp_path: Path) -> None:
         "    def log(self, data):\n"
         "        if data.get('deep'):\n"
         "            self.log({})\n"
-        "        time.sleep(data.get('s', 0))\n"
+        "        if 's' in data:\n"
+        "            time.sleep(data['s'])\n"
     )
     snapshot = watched(
         tmp_path,
