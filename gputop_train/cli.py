@@ -130,7 +130,11 @@ def _launch(given: list[str]) -> int:
 )
 @click.option("--ascii", "ascii_only", is_flag=True, help="Draw with ASCII characters only.")
 @click.option("--no-env", is_flag=True, help="Do not set PYTHONUNBUFFERED and FORCE_COLOR.")
-@click.option("--no-burst", is_flag=True, help="No automatic trace bursts.")
+@click.option(
+    "--no-burst",
+    is_flag=True,
+    help="No trace of three steps unless asked for (automatic only with TEARDOWN_CUPTI=1).",
+)
 @click.version_option(__version__, prog_name="gputop-train")
 @click.pass_context
 def launch_command(ctx: click.Context, /, **given: Any) -> int:

@@ -22,6 +22,8 @@ INTERRUPTIONS: tuple[str, ...] = ("checkpoint", "eval", "logging", "gc", "compil
 IRREGULAR: tuple[str, ...] = ("data_wait", "checkpoint", "eval", "logging")
 #: A wait of this share that no step with events had was not measured.
 SEEN_FROM = 0.01
+#: Up to this share of edges, in so many steps with events, the queue counts as never found empty.
+NEVER_DRY, MIN_TIMED = 0.02, 8
 #: Utilisation agrees with kernel intervals within 10 to 30% of its value (measured on an H200).
 UTIL_ERROR = 0.30
 #: Kernels whose SM activity is below this part of the utilisation are too short for the driver,
@@ -233,19 +235,33 @@ def _busy(
     Measured on an H200: utilisation agrees with the union of kernel intervals within 10 to 30% of
     its value, over-states tiny kernels, and does not count copies. Event pairs bound the idle time
     from the other side: a driver value above ``1 - exposed`` is cut to it. While a read waits for
-    the GPU (``gpu_wait``, by event pairs too) the GPU is busy, for that share at least. In a loop
-    with a read each step the driver said 0.80, kernel intervals 0.95 (an H200, 2026-11-29).
+    the GPU (``gpu_wait``, by event pairs too) the GPU is busy, for that share at least; and where
+    the queue was never found empty it was busy but for the waits. By the driver and by kernel
+    intervals on an H200 (2026-11-29): a read each step 0.80 and 0.95, a large model 0.85 and 1.00.
     """
     if burst is not None:
         return burst.busy, "union of kernels in a profiler burst"
     busy, basis = _own_util(window)
+    idle = sum(share for share in exposed.values() if share is not None)
     waited = found.get("gpu_wait", 0.0)
     if busy is not None and busy < waited:
         busy, basis = waited, "time that reads waited for the GPU, by GPU event pairs"
-    idle = sum(share for share in exposed.values() if share is not None)
+    if busy is not None and busy < 1.0 - idle and _never_dry(window, exposed):
+        busy, basis = 1.0 - idle, "GPU event pairs: the queue was not found empty"
     if busy is not None and 1.0 - idle < busy:
         return max(0.0, 1.0 - idle), "driver utilisation, bounded by GPU event pairs"
     return busy, basis
+
+
+def _never_dry(window: Window, exposed: dict[str, float | None]) -> bool:
+    """Whether the GPU had work at every edge but for the waits whose idle time is measured.
+
+    An event still pending when the next one is recorded means that the GPU was busy until then.
+    """
+    timed = sum(1 for step in window.steps if step.exposed is not None)
+    dry = window.totals.dry
+    measured = all(exposed[label] is not None for label in ("data_wait", "h2d", "sync"))
+    return dry is not None and dry <= NEVER_DRY and timed >= MIN_TIMED and measured
 
 
 def _too_short(window: Window) -> bool:

@@ -223,3 +223,25 @@ def test_kernels_that_keep_the_sms_at_work_are_told_by_the_driver():
     steps = make_steps(50, {"forward": 10}, exposed={"data_wait": 0.0}, dry=1.0)
     gpm = tuple(GpmSample(steps[0].t0_ns + i, "GPU-aaaa", sm=14.0) for i in range(5))
     assert account(window(steps, on_gpu=True, util=25, gpm=gpm)).busy_share == 0.25
+
+
+def test_reads_that_wait_for_the_gpu_show_that_it_is_busy():
+    steps = make_steps(50, {"gpu_wait": 9, "forward": 1}, exposed={"sync": 0.2}, dry=0.5)
+    acc = account(window(steps, on_gpu=True, util=70))
+    assert acc.busy_share == pytest.approx(0.9)
+    assert "reads waited" in acc.busy_basis
+
+
+@pytest.mark.parametrize(
+    ("dry", "exposed", "busy"),
+    [
+        (0.0, {"data_wait": 2, "h2d": 0, "sync": 0}, 0.8),
+        (0.3, {"data_wait": 2, "h2d": 0, "sync": 0}, 0.6),  # at times it had nothing to do
+        (None, {"data_wait": 2, "h2d": 0, "sync": 0}, 0.6),
+        (0.0, {"data_wait": 2}, 0.6),  # what reads and copies cost is not known
+    ],
+)
+def test_a_queue_that_was_never_empty_shows_the_gpu_busy_but_for_the_waits(dry, exposed, busy):
+    steps = make_steps(50, {"data_wait": 2, "forward": 8}, exposed=exposed, dry=dry)
+    acc = account(window(steps, on_gpu=True, util=60))
+    assert acc.busy_share == pytest.approx(busy)
