@@ -67,6 +67,12 @@ def _opened(run: str, run_root: str | None) -> Iterator[Path]:
     "--duration", type=click.FloatRange(min=0), metavar="S", help="Leave after S seconds."
 )
 @click.option("--no-tui", is_flag=True, help="Plain lines instead of the screen.")
+@click.option(
+    "--burst",
+    is_flag=True,
+    help="Trace three steps, print what the kernels did, and leave. On a GPU later launches stay "
+    "slower unless TEARDOWN_CUPTI=1 is set.",
+)
 @click.option("--json", "json_path", metavar="FILE", help="Write the report; - is stdout.")
 @click.option("--run-root", metavar="DIR", help=_ROOT_HELP)
 @click.option("--ascii", "ascii_only", is_flag=True, help=_ASCII_HELP)
@@ -74,6 +80,7 @@ def attach(
     run: str | None,
     duration: float | None,
     no_tui: bool,
+    burst: bool,
     json_path: str | None,
     run_root: str | None,
     ascii_only: bool,
@@ -82,6 +89,15 @@ def attach(
     from gputop_train.launch import attach as joining
 
     run_dir = _find(run, run_root)
+    if burst:
+        from gputop_train.launch import bursting
+
+        try:
+            for line in bursting.take(run_dir):
+                click.echo(line)
+        except bursting.BurstError as problem:
+            raise click.ClickException(str(problem)) from None
+        return 0
     plain = no_tui or duration is not None
     if not wants_screen(no_tui=plain, json_path=json_path):
         return joining.attach_plain(run_dir, duration_s=duration, json_path=json_path)
