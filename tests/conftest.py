@@ -6,7 +6,12 @@ inherited, as is nohup's SIGHUP: scripts under test would take no notice, rightl
 
 from __future__ import annotations
 
+import os
 import signal
+
+# pytest-xdist sets them for its workers, and every program under test would go by them.
+os.environ.pop("COLUMNS", None)
+os.environ.pop("LINES", None)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -225,11 +225,12 @@ def test_shapes_that_change_are_counted(tmp_path: Path) -> None:
     snapshot = watched(
         tmp_path,
         """
+        import time
         from torch.utils.data import DataLoader
         data = [torch.ones(8)] * 4000
         sizes = [list(range(1 + i % 16)) for i in range(320)]
         for x in DataLoader(data, batch_sampler=sizes): step(x)
-        for x in DataLoader(data[:640], 4): step(x)
+        for x in DataLoader(data[:1280], 4): step(x); time.sleep(0.003)
         """,
     )
     shapes = {row[0]: row[1:] for row in snapshot["shapes"]}
