@@ -40,13 +40,16 @@ def _make_tick(ours: Any) -> Any:
     ticks, of = _ticks, _of
 
     def tick(opt: Any, args: Any, kwargs: Any) -> None:
-        end = now()
-        if end >= of[2] or id(opt) != of[1] or ident() != of[0]:
-            put_back()
-            ours(opt, args, kwargs)
-            return
-        append(end << CODE_BITS | STEP_TICK)
-        ticks[0] += 1
+        try:
+            end = now()
+            if end >= of[2] or id(opt) != of[1] or ident() != of[0]:
+                put_back()
+                ours(opt, args, kwargs)
+                return
+            append(end << CODE_BITS | STEP_TICK)
+            ticks[0] += 1
+        except Exception as error:
+            S.failed("optimizer", error)
 
     return tick
 
