@@ -134,9 +134,8 @@ class Duty:
 
     def reset(self) -> None:
         """At the start, and after a fork: whatever trains here is looked at anew."""
-        S.detail = S.whole = gate.open = True
+        _record_again()
         S.timing = False
-        quiet.put_back()
         self.recorded = 0
         self.hook_ns = 0.0
         self.every = 1.0
@@ -206,13 +205,11 @@ class Duty:
 
         Nobody would tick the quiet time away, and a second trainer would not be seen.
         """
-        S.detail = S.whole = gate.open = True
-        quiet.put_back()
+        _record_again()
 
     def quiet_ends(self, end_ns: int) -> int:
         """The time without records is over; how many steps it took."""
-        quiet.put_back()
-        S.detail = S.whole = gate.open = True
+        _record_again()
         steps = S.steps - self._quiet_from
         self._owed = steps
         self.every = 1.0 + steps / self._run
@@ -229,6 +226,12 @@ class Duty:
     def report(self) -> dict[str, object]:
         """For the snapshot: one step in how many is recorded of late, and counts since arming."""
         return {"every": round(self.every, 2), "recorded": self.recorded, "steps": S.steps}
+
+
+def _record_again() -> None:
+    """Every hook in place, and all that it sees recorded."""
+    quiet.put_back()
+    S.detail = S.whole = gate.open = True
 
 
 def budget() -> float:

@@ -38,6 +38,16 @@ def check(path, steps):
         assert len(reader.steps()) == len(steps)
 
 
+def fail_to_commit(writer, path):
+    """A commit while somebody else holds the store."""
+    lock = sqlite3.connect(path, isolation_level=None)
+    lock.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreError):
+        writer.commit()
+    lock.execute("ROLLBACK")
+    lock.close()
+
+
 def test_a_growing_second_is_not_read_back(tmp_path, reads):
     steps = steps_of(100, {"forward": 60, "backward": 40})
     with RunWriter(tmp_path / "run.sqlite") as writer:
@@ -73,12 +83,7 @@ def test_a_commit_that_failed_leaves_no_trace_in_the_next_ones_rollups(tmp_path)
         writer.add_steps(steps[:25])
         writer.commit()
         writer.add_steps(steps[25:37])
-        lock = sqlite3.connect(path, isolation_level=None)
-        lock.execute("BEGIN IMMEDIATE")
-        with pytest.raises(StoreError):
-            writer.commit()
-        lock.execute("ROLLBACK")
-        lock.close()
+        fail_to_commit(writer, path)
         writer.add_steps(steps[37:])
         writer.commit()
     check(path, steps)
@@ -105,12 +110,7 @@ def test_a_backlog_that_is_given_up_is_in_no_rollup(tmp_path, monkeypatch):
         writer.add_steps(steps[:5])
         writer.commit()
         writer.add_steps(steps[5:50])
-        lock = sqlite3.connect(path, isolation_level=None)
-        lock.execute("BEGIN IMMEDIATE")
-        with pytest.raises(StoreError):
-            writer.commit()
-        lock.execute("ROLLBACK")
-        lock.close()
+        fail_to_commit(writer, path)
         writer.add_steps(steps[50:])
         writer.commit()
         assert writer.dropped_rows > 0
