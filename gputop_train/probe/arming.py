@@ -251,7 +251,6 @@ def _start_afresh() -> None:
     loop_codes.clear()
     _loop_stacks.clear()
     S.thread, S.thread_id = None, 0
-    S.steps = 0
     gpu, S.gpu, S.burst = S.gpu, None, None
     if gpu is not None:
         _keep_for_ever(gpu)
@@ -261,6 +260,7 @@ def _start_afresh() -> None:
     oom.forget()
     distributed.forget()
     duty.reset()
+    S.steps = 0  # after what was ticked in the parent was added to it
     for part in (evaluate, libraries, pauses, precision):
         part.reset()
     if helper is not None:

@@ -7,7 +7,7 @@ import os
 import time
 from typing import Any
 
-from . import burst, memory, oom, ring, sampler, sites, snapshot
+from . import burst, memory, oom, quiet, ring, sampler, sites, snapshot
 from .budget import HELPER_SHARE, budget, duty, gate
 from .hooks import distributed, loader
 from .state import LOG_CAPACITY, S, append, log, note_error, now
@@ -272,6 +272,7 @@ class Helper:
         if not self._alive.acquire(True, FINISH_S):
             return
         try:
+            quiet.put_back()  # steps that only ticked so far count
             self._drain()
             self._publish()
             if self._writer is not None and not S.dead:

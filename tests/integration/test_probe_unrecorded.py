@@ -166,6 +166,21 @@ def test_steps_are_counted_as_ever(tmp_path: Path, body: str, steps: int) -> Non
     assert abs(len(batch.steps) - steps) <= 1
 
 
+PLAIN = """
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+for number in range(900):
+    optimizer.zero_grad()
+    loss_of(model).backward()
+    optimizer.step()
+"""
+
+
+def test_steps_that_only_ticked_before_the_end_are_in_the_probes_own_count(tmp_path: Path) -> None:
+    batch, codes, snapshot = watch(tmp_path, PLAIN)
+    assert codes[-1] == W.STEP_TICK  # it ended while nothing was recorded
+    assert len(batch.steps) == snapshot["detail"]["steps"] == snapshot["cost"]["steps"] == 900
+
+
 def test_compiled_code_sees_no_difference_between_recorded_and_unrecorded_steps(
     tmp_path: Path,
 ) -> None:
