@@ -181,6 +181,17 @@ def test_steps_that_only_ticked_before_the_end_are_in_the_probes_own_count(tmp_p
     assert len(batch.steps) == snapshot["detail"]["steps"] == snapshot["cost"]["steps"] == 900
 
 
+def test_a_forked_child_counts_none_of_its_parents_steps(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    told = "import os, sys\npid = os.fork()\nprint(sys.modules['_gputop_probe.state'].S.steps)\n"
+    wait = "sys.stdout.flush()\nos._exit(0) if pid == 0 else os.waitpid(pid, 0)\n"
+    script.write_text(textwrap.dedent(PREAMBLE + PLAIN) + told + wait)
+    deployed = deploy(tmp_path, overhead_budget=1e-5)
+    result = run(script, env=deployed.env())
+    assert result.returncode == 0, result.stderr.decode()
+    assert "0" in result.stdout.decode().split()
+
+
 def test_compiled_code_sees_no_difference_between_recorded_and_unrecorded_steps(
     tmp_path: Path,
 ) -> None:
