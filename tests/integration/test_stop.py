@@ -55,8 +55,8 @@ def test_a_script_that_heeds_ctrl_c_gets_nothing_worse(launch, tmp_path):
     child, target = launch(
         f"""
 import time
-print("ready", flush=True)
 try:
+    print("ready", flush=True)
     time.sleep(60)
 except KeyboardInterrupt:
     open({str(said)!r}, "w").write("saved")
