@@ -10,6 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from gputop_train.findings import Abstention as Abstention
+from gputop_train.findings import Advice as Advice
+from gputop_train.findings import Diagnosis as Diagnosis
+from gputop_train.findings import Evidence as Evidence
+from gputop_train.findings import Finding as Finding
+from gputop_train.findings import Gain as Gain
+from gputop_train.findings import Status as Status
+from gputop_train.findings import Where as Where
+
 #: Labels of host wall time of the training thread, in the order of the report. They tile a step.
 LABELS: tuple[str, ...] = (
     "data_wait",
@@ -226,6 +235,13 @@ class ProcSample:
     write_bytes_per_s: float | None = None
     state: str | None = None
     rank: int | None = None
+    cpu_sys: float | None = None  # of ``cpu``, cores in the kernel
+    run_delay: float | None = None  # cores it was ready for and did not get (schedstat)
+    cpus_allowed: int | None = None  # its own affinity
+    threads: int | None = None
+    rchar_per_s: float | None = None  # bytes read, page cache included
+    reads_per_s: float | None = None  # read calls
+    major_faults_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,8 +268,43 @@ class HostSample:
 
 
 @dataclass(frozen=True, slots=True)
+class Fetch:
+    """What one process spent on the batches of one loader, since the loader was built.
+
+    Attributes:
+        worker: Its worker id; -1 = the training process (``num_workers=0``).
+        pid: The newest process with that id.
+        batches: Batches timed.
+        fetch_ns: Whole fetch of them: items and ``collate_fn``.
+        collate_ns: Of it, in ``collate_fn``.
+        longest_ns: The longest single fetch.
+        items: Items those batches were made of.
+        starts: Processes that had this worker id, one after another.
+    """
+
+    worker: int
+    pid: int | None = None
+    batches: int = 0
+    fetch_ns: int = 0
+    collate_ns: int = 0
+    longest_ns: int = 0
+    items: int = 0
+    starts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Loader:
-    """A DataLoader as constructed, and its queue as last seen."""
+    """A DataLoader as constructed, and its queue as last seen.
+
+    Attributes:
+        fetch: What its processes spent on batches; empty = not seen (workers that were not forked).
+        source: Where its items are made (``Photos.__getitem__``); ``None`` where not known.
+        collate: Where they are put together, if by code of the person's own.
+        starts: Times its worker processes were started; ``start_ns`` is the training thread's time
+            in it.
+        first_waits: Waits for the first batch after a start or a new pass, ``first_wait_ns`` long.
+        context: How workers are started (``fork``, ``spawn``, ``forkserver``).
+    """
 
     rank: int
     id: int
@@ -276,83 +327,13 @@ class Loader:
     feeds_training: bool = False  # a backward followed its batches
     epochs: int = 0
     override: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """One number behind a finding, traceable to a measurement."""
-
-    what: str
-    value: float | int | str | None
-    unit: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Where:
-    """A line of the user's code a finding points at."""
-
-    file: str
-    line: int
-    what: str
-
-
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """One thing to change; ``setting`` is what ``--set`` would take, when it can be flipped."""
-
-    text: str
-    setting: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Gain:
-    """What a mend can bring, as a speed-up factor of time per step.
-
-    ``ceiling`` is ``T / (T - E)``; ``expected`` a (low, high) range from a rate model, or None.
-    """
-
-    ceiling: float | None
-    expected: tuple[float, float] | None
-    basis: str
-    at_least: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A named cause with its evidence. ``lost_share`` is the wall share it costs (0..1)."""
-
-    id: str
-    summary: str
-    severity: Literal["info", "warn", "critical"]
-    confidence: Literal["low", "medium", "high"]
-    lost_share: float
-    refined: str | None = None
-    evidence: tuple[Evidence, ...] = ()
-    where: tuple[Where, ...] = ()
-    where_missing: str | None = None  # why there is no line, when there is none
-    advice: tuple[Advice, ...] = ()
-    gain: Gain | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Abstention:
-    """A diagnosis that could not be judged, with the signal it lacked, in words."""
-
-    id: str
-    missing: str
-
-
-Status = Literal["verdict", "healthy", "abstained", "too-early", "no-steps"]
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """The engine's answer for one window or a whole run."""
-
-    status: Status
-    healthy: bool | None
-    verdict: Finding | None = None
-    also: tuple[Finding, ...] = ()
-    abstained: tuple[Abstention, ...] = ()
-    ruled_out: tuple[Abstention, ...] = ()  # id and why, for the evidence view
-    note: str = ""  # one sentence for the screen, such as "12 of 20 steps seen"
+    fetch: tuple[Fetch, ...] = ()
+    source: Where | None = None
+    collate: Where | None = None
+    dataset_length: int | None = None
+    in_order: bool | None = None
+    context: str | None = None
+    starts: int = 0
+    start_ns: int = 0
+    first_waits: int = 0
+    first_wait_ns: int = 0

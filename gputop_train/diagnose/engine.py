@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gputop_train.diagnose.accounting import account, shares
+from gputop_train.diagnose.refining import refine
 from gputop_train.diagnose.rules import all_rules
 from gputop_train.diagnose.rules import memory_leak as leak
-from gputop_train.diagnose.rules.base import INFO, WARN, RuledOut, percent
+from gputop_train.diagnose.rules.base import INFO, WARN, Judgement, RuledOut, percent
 from gputop_train.diagnose.window import Window
 from gputop_train.model import Abstention, Diagnosis, Finding
 
@@ -66,8 +67,12 @@ def diagnose(window: Window) -> Diagnosis:
 
 
 def _judge(window: Window, probe: Abstention | None) -> Diagnosis:
-    judged = [rule.judge(window) for rule in all_rules()]
-    findings = [j for j in judged if isinstance(j, Finding) and _matters(window, j)]
+    judged: list[Judgement] = [rule.judge(window) for rule in all_rules() if rule.judge]
+    findings = []
+    for found in [j for j in judged if isinstance(j, Finding) and _matters(window, j)]:
+        closer, unnamed = refine(window, found)
+        findings.append(closer)
+        judged.extend(unnamed)
     abstained = tuple(j for j in judged if isinstance(j, Abstention))
     ruled_out = tuple(Abstention(j.id, j.why) for j in judged if isinstance(j, RuledOut))
     if probe is not None:

@@ -18,3 +18,8 @@ def all_rules() -> tuple[Rule, ...]:
         if info.name != "base"
     )
     return tuple(sorted((m.RULE for m in modules), key=lambda rule: (rule.gate, rule.id)))
+
+
+def refinements(parent: str) -> tuple[Rule, ...]:
+    """Closer causes of what ``parent`` finds, in the order they are asked."""
+    return tuple(rule for rule in all_rules() if rule.parent == parent)

@@ -9,7 +9,16 @@ from pathlib import PurePath
 from typing import Literal
 
 from gputop_train.diagnose.window import Window
-from gputop_train.model import Abstention, Evidence, Finding, Gain, Interval, Site, Where
+from gputop_train.model import (
+    Abstention,
+    Advice,
+    Evidence,
+    Finding,
+    Gain,
+    Interval,
+    Site,
+    Where,
+)
 
 Severity = Literal["info", "warn", "critical"]
 Confidence = Literal["low", "medium", "high"]
@@ -34,18 +43,86 @@ Judgement = Finding | Abstention | RuledOut
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """One diagnosis.
+class Refinement:
+    """A child's claim on the cost its parent found: the same lost time, a closer cause.
 
     Attributes:
-        gate: Place in the engine's order; memory rules run in parallel (gate 100).
-        probe: Name of the causal test a person or a trial can run to confirm it.
+        covers: Part (0..1) of the parent's cost it explains; below ``COVERAGE`` it is not named.
+        why: One sentence that follows the parent's summary.
+        evidence: Put before the parent's.
+        where, advice, gain: ``None`` leaves the parent's.
+    """
+
+    id: str
+    covers: float
+    why: str
+    confidence: Confidence = "high"
+    evidence: tuple[Evidence, ...] = ()
+    where: tuple[Where, ...] | None = None
+    where_missing: str | None = None
+    advice: tuple[Advice, ...] | None = None
+    gain: Gain | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """A number a rule goes by.
+
+    Attributes:
+        what: The quantity, such as ``exposed data wait``.
+        value: As a person reads it, made from the constant the rule uses: ``>= 10% of wall``.
+        source: Who published it; or ``proposed``, with what it was tried on.
+    """
+
+    what: str
+    value: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What the documentation says of one diagnosis (docs/diagnoses/ID.md is made from it).
+
+    Attributes:
+        number: In the catalogue the diagnoses were collected in.
+        title: A few words: ``Loading in the training process``.
+        meaning: What it is and what a person sees of it, in two sentences.
+        looks_at: Signals, each a short phrase.
+        mistaken_for: What it is told apart from, and by which signal.
+        mend: In order, as general as the page is; a report says it with the run's own values.
+        test: The causal test.
+        gain: Formula of the ceiling, and of the forecast where there is one.
+    """
+
+    number: int
+    title: str
+    meaning: str
+    looks_at: tuple[str, ...]
+    thresholds: tuple[Threshold, ...]
+    mistaken_for: tuple[str, ...]
+    mend: tuple[str, ...]
+    test: str
+    gain: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One diagnosis: of its own (``judge``), or a closer cause of its ``parent``'s (``refine``).
+
+    Attributes:
+        gate: Place in the engine's order, and among refinements of one parent: the first that
+            covers the cost is named. Memory and hardware rules run in parallel (from 100).
+        probe: The causal test a person or a trial can run to confirm it.
+        refine: Called with the parent's finding.
     """
 
     id: str
     gate: int
-    judge: Callable[[Window], Judgement]
+    judge: Callable[[Window], Judgement] | None = None
     probe: str = ""
+    parent: str = ""
+    refine: Callable[[Window, Finding], Refinement | Abstention | RuledOut] | None = None
+    page: Page | None = None
 
 
 def severity(
