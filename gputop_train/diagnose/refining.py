@@ -40,6 +40,7 @@ def _merged(finding: Finding, closer: Refinement) -> Finding:
         finding,
         refined=closer.id,
         summary=f"{finding.summary} {closer.why}".strip(),
+        severity=closer.severity or finding.severity,
         confidence=confidence,
         evidence=(*closer.evidence, *finding.evidence),
         where=finding.where if closer.where is None else closer.where,

@@ -40,6 +40,29 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
+class Stretch:
+    """A part of the run with one way of running: step time and label shares hold throughout.
+
+    Attributes:
+        first_step: Index of its first step.
+        step_ms: Mean wall time of a step, interruptions left out.
+        shares: Host wall share of each label, interruptions included.
+        read_bytes_per_s: Bytes a second the run's processes had storage read, mean; ``None`` where
+            no process was sampled.
+        rchar_per_s: Bytes a second they read, page cache included.
+    """
+
+    t0_ns: int
+    t1_ns: int
+    first_step: int
+    steps: int
+    step_ms: float
+    shares: Mapping[str, float]
+    read_bytes_per_s: float | None = None
+    rchar_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Depth:
     """One poll of a loader's queue."""
 
@@ -56,6 +79,11 @@ class Window:
     what the store has thinned to rollups; ``whole`` sums first to last step, warm-up included.
     ``missing`` maps a signal (``"gpu_util"``, ``"gpu_events"``, ``"hook:data"``, ``"probe"``...)
     to the reason why there is none. Compared and hashed by identity.
+
+    ``early`` is the run's first minute after its warm-up, ``late`` its last one (the live window
+    when it is shorter); ``regimes`` are the stretches between changes of the loop, in order, and
+    ``newest`` is the window of the last of them where a final window holds several. ``halves`` are
+    sums over the first and the second half of the steps.
     """
 
     final: bool = True
@@ -88,6 +116,11 @@ class Window:
     exit_code: int | None = None
     cut_short: bool = False  # ended by a signal that --steps did not ask for
     run: Mapping[str, Any] = field(default_factory=dict)
+    early: Stretch | None = None
+    late: Stretch | None = None
+    regimes: tuple[Stretch, ...] = ()
+    newest: Window | None = None
+    halves: tuple[Totals, Totals] | None = None
 
     @property
     def on_gpu(self) -> bool:
@@ -127,6 +160,16 @@ class Window:
         """Loaders whose batches fed a backward, the one waited for longest first."""
         feeding = [ld for ld in self.loaders if ld.feeds_training and ld.rank == self.rank]
         return tuple(sorted(feeding, key=lambda ld: (-ld.wait_ns, ld.id)))
+
+    @property
+    def first_epoch_done(self) -> bool | None:
+        """Whether the loader waited for longest was read through once; ``None`` when not known."""
+        for loader in self.feeding_loaders[:1]:
+            if loader.epochs >= 2:
+                return True
+            if loader.length:
+                return loader.batches >= loader.length
+        return None
 
 
 def _sub(state: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -51,6 +51,7 @@ class Refinement:
         why: One sentence that follows the parent's summary.
         evidence: Put before the parent's.
         where, advice, gain: ``None`` leaves the parent's.
+        severity: ``None`` leaves the parent's; ``info`` for a cause that ends by itself.
     """
 
     id: str
@@ -62,6 +63,7 @@ class Refinement:
     where_missing: str | None = None
     advice: tuple[Advice, ...] | None = None
     gain: Gain | None = None
+    severity: Severity | None = None
 
 
 @dataclass(frozen=True, slots=True)
