@@ -1,0 +1,1 @@
+"""The parts of ``benchmarks/diagnosis.py``: cases, judging an answer, runs, tables."""
