@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gputop_train.diagnose.accounting import account
-from gputop_train.diagnose.advice import WorkerPlan, role_cores
+from gputop_train.diagnose.loading_model import WorkerPlan, role_cores
 from gputop_train.diagnose.rules.base import ms, name
 from gputop_train.diagnose.supply import IDLE_WORKER, QUEUE_EMPTY, Supply, jobless, ready
 from gputop_train.diagnose.window import Window

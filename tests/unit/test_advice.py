@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputop_train.diagnose.advice import LoadModel, Periodic, periodic_gain, plan_workers, rarer
+from gputop_train.diagnose.advice import Periodic, periodic_gain, rarer
+from gputop_train.diagnose.loading_model import LoadModel, plan_workers
 
 
 def model(**changes) -> LoadModel:

@@ -15,7 +15,8 @@ expected from the rate model of advice.py.
 from __future__ import annotations
 
 from gputop_train.diagnose.accounting import account, largest_ns, lost_share, without_largest
-from gputop_train.diagnose.advice import (
+from gputop_train.diagnose.loading_advice import loading_advice
+from gputop_train.diagnose.loading_model import (
     WorkerPlan,
     foreign_cores,
     load_model,
@@ -23,7 +24,6 @@ from gputop_train.diagnose.advice import (
     role_cores,
     shorter_loader,
 )
-from gputop_train.diagnose.loading_advice import loading_advice
 from gputop_train.diagnose.rules.base import (
     COVERAGE,
     INFO,

@@ -15,7 +15,7 @@ T(2b) / T(b) <= 1.3 means overhead-bound. Gain: at least T / (T - E_launch); few
 from __future__ import annotations
 
 from gputop_train.diagnose.accounting import INTERRUPTIONS, Burst, account, lost_share
-from gputop_train.diagnose.advice import role_cores
+from gputop_train.diagnose.loading_model import role_cores
 from gputop_train.diagnose.rules.base import (
     INFO,
     WARN,
