@@ -64,10 +64,12 @@ def _on_torch(torch: Any) -> None:
         return
     leave_mark("torch")
     from . import oom, optimizer_hooks
-    from .hooks import backward, distributed, evaluate, graphs, loader, pauses, precision, save
+    from .hooks import backward, distributed, evaluate, fetching, graphs, loader, pauses
+    from .hooks import precision, save
 
     for name, place in (
         ("data", loader.place),
+        ("fetch", fetching.place),
         ("backward", backward.place),
         ("optimizer", optimizer_hooks.place),
         ("save", save.place),
@@ -244,7 +246,7 @@ def _after_fork() -> None:
 
 def _start_afresh() -> None:
     from . import memory, oom
-    from .hooks import distributed, evaluate, libraries, pauses, precision
+    from .hooks import distributed, evaluate, libraries, modes, pauses, precision
 
     S.forks += 1
     S.armed = S.loop_known = False
@@ -261,7 +263,7 @@ def _start_afresh() -> None:
     distributed.forget()
     duty.reset()
     S.steps = 0  # after what was ticked in the parent was added to it
-    for part in (evaluate, libraries, pauses, precision):
+    for part in (evaluate, libraries, modes, pauses, precision):
         part.reset()
     if helper is not None:
         helper.forget()

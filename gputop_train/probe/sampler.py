@@ -12,7 +12,7 @@ from typing import Any
 
 from . import arming, sites
 from . import words as W
-from .hooks import WRAPPER_FILE
+from .hooks import WRAPPER_FILE, modes
 from .state import S, append, now
 
 MAX_DEPTH = 80
@@ -110,6 +110,7 @@ class Sampler:
                 self.count += 1
             finally:
                 del frame
+            modes.look()
         self.cost_ns += now() - started
 
     def _classify(self, leaf: Any) -> tuple[int, int]:

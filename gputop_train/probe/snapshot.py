@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from . import memory, oom, sites
-from .hooks import compiled, distributed, libraries, pauses, precision
+from .hooks import compiled, distributed, libraries, modes, pauses, precision
 from .state import S, now
 
 
@@ -149,6 +149,7 @@ class SnapshotBuilder:
             oom=_safely(oom.report),
             ddp=_safely(distributed.report),
             flags=_safely(precision.flags),
+            modes=_safely(modes.report),
             amp=_safely(precision.amp),
             dynamo=_safely(compiled.report),
             logging=_safely(libraries.report),

@@ -488,3 +488,27 @@ def test_a_snapshot_of_many_long_places_still_fits_into_the_ring(tmp_path: Path)
         result.stdout.replace(b"None", b"null").replace(b"'", b'"')
     )
     assert (number, kind, line, call) == (1, "save", 7, "again()")
+
+
+def test_modes_that_slow_a_step_are_told_with_how_long_they_were_on_and_their_line(
+    tmp_path: Path,
+) -> None:
+    snapshot = watched(
+        tmp_path,
+        """
+        import time
+        # torch.autograd.set_detect_anomaly(True) in a comment is no switch
+        torch.autograd.set_detect_anomaly(False)
+        for _ in range(30):
+            with torch.autograd.detect_anomaly():
+                step(torch.ones(2, 8)); time.sleep(0.03)
+            time.sleep(0.03)
+        """,
+    )
+    told = snapshot["modes"]
+    on, since = told["anomaly"]
+    assert 0 < on < told["looked"]
+    assert 0 <= since < told["looked"]
+    assert told["profiler"] == [0, None]
+    ((_, _, text),) = told["at"]["anomaly"]
+    assert text == "with torch.autograd.detect_anomaly():"
