@@ -4,33 +4,31 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from operator import attrgetter
 from typing import Any
 
+from gputop_train.diagnose.absence import missing_signals
+from gputop_train.diagnose.regimes import ends, regimes, stretch
 from gputop_train.diagnose.stats import median, quantile
 from gputop_train.diagnose.steady import BLOCK, Cut, cut, older_than, totals_of
-from gputop_train.diagnose.window import Depth, Window
+from gputop_train.diagnose.window import Depth, Stretch, Totals, Window
 from gputop_train.model import Interval, Site, Step, UtilSample
 from gputop_train.store.reader import RunReader
-from gputop_train.store.rollup import SECOND_NS, StepRollup, StoredNote, second
+from gputop_train.store.rollup import SECOND_NS, StepRollup, second
 
 #: The live window: at least this long and at least this many steps.
 LIVE_NS, LIVE_STEPS = 60_000_000_000, 50
 #: Of a live window so many steps are looked at one by one; what is before them, by the second.
 LIVE_DETAIL = 3_000
-#: The probe writes its state twice a second; this long without it, while the trainer runs, is a
-#: probe that died (a C call that holds the GIL can delay it by seconds).
-STALE_NS = 20_000_000_000
-#: Words lost beyond this part of a step's usual 20 words make the phases unreliable.
-LOST_PART, WORDS_PER_STEP = 0.01, 20
-#: Notes of the supervisor that say why no step was seen.
-ABSENCE_NOTES = ("no-probe", "ring-refused")
-#: Parts of the supervisor without which no step reaches the store.
-STEP_PARTS = ("ring", "store")
-#: So many steps counted by the probe and none stored is a loss; fewer may have been under way.
-COUNTED_STEPS = 20
-FINAL_ABSENCE_NOTE = "no-probe-after"
+#: A live window reaches back to two periods of an interruption, at most this far, where that costs
+#: this part of the time (half of the least any rule looks for, with room).
+PERIODS_NS, PERIODIC_PART, SPELL_NS = 900_000_000_000, 0.02, 1_000_000_000
+#: Seconds of the run's beginning that are read for comparison.
+HEAD = 70
+#: What is compared as the beginning and the end of a run (a cold cache is told by it).
+END_NS = 60_000_000_000
 
 
 def build(
@@ -38,9 +36,13 @@ def build(
 ) -> Window:
     """Everything the rules look at.
 
+    A live window begins no earlier than the newest way of running (regimes.py); a final one is the
+    whole run, with the newest beside it.
+
     Args:
         reader: The run's store.
-        t0_ns: Begin; ``None`` = the whole run when ``final``, else the last 60 s or 50 steps.
+        t0_ns: Begin; ``None`` = the whole run when ``final``, else the last 60 s or 50 steps, or as
+            far back as two periods of an interruption go.
         t1_ns: End; ``None`` = the newest data.
         final: Judge the steady part of the whole run rather than its last window.
 
@@ -50,9 +52,40 @@ def build(
     states = reader.probe_states()
     rank = min(reader.ranks(), default=min(states, default=0))
     found = (_whole if final else _live)(reader, rank, t0_ns, t1_ns)
-    steps, older = found.steps, found.older
-    part = cut(steps, older, starts_run=found.starts_run)
-    begin, end = _bounds(part, t0_ns, t1_ns, reader)
+    part = cut(found.steps, found.older, starts_run=found.starts_run)
+    begins = [part.parts[at].t0_ns for at in regimes(part.parts)]
+    newest = part.since(begins[-1]) if len(begins) > 1 else part
+    kept = part if final else newest
+    span = _bounds(kept, t0_ns, t1_ns, reader)
+    window = _cut_out(reader, rank, states, found, kept, span, final=final)
+    early, late = _ends(reader, rank, found, part, span, final=final)
+    edges = pairwise([*begins, span[1] + 1])
+    known = (stretch([p for p in part.parts if a <= p.t0_ns < b]) for a, b in edges)
+    return replace(
+        window,
+        whole=totals_of(found.steps, found.older) if final else window.totals,
+        early=early,
+        late=late,
+        regimes=tuple(one for one in known if one is not None),
+        newest=(
+            _cut_out(reader, rank, states, found, newest, (begins[-1], span[1]), final=final)
+            if final and newest is not part
+            else None
+        ),
+    )
+
+
+def _cut_out(
+    reader: RunReader,
+    rank: int,
+    states: Mapping[int, Mapping[str, Any]],
+    found: _Found,
+    part: Cut,
+    span: tuple[int, int],
+    *,
+    final: bool,
+) -> Window:
+    begin, end = span
     totals = totals_of(part.steps, part.older)
     probe = states.get(rank, {})
     uuid = _uuid(probe, reader, begin, end)
@@ -66,8 +99,8 @@ def build(
         t1_ns=end,
         steps=part.steps,
         totals=totals,
-        whole=totals_of(steps, older) if final else totals,
-        steps_seen=max(found.seen, len(steps)),
+        whole=totals,
+        steps_seen=max(found.seen, len(found.steps)),
         warmup_excluded=part.excluded,
         warmup_why=part.why,
         median_ms=median(walls),
@@ -86,11 +119,51 @@ def build(
         probe=probe,
         probe_states=states,
         gpu_uuid=uuid,
-        missing=_missing(reader, probe, rank, found.seen, end, final=final),
+        missing=missing_signals(reader, probe, rank, found.seen, end, final=final),
         exit_code=reader.meta("exit_code"),
         cut_short=_cut_short(reader),
         run=_mapping(reader.meta("run")),
+        halves=_halves(part),
     )
+
+
+def _halves(part: Cut) -> tuple[Totals, Totals] | None:
+    """Sums over the first and the second half of the wall time, in whole parts."""
+    parts = part.parts
+    middle = (parts[0].t0_ns + parts[-1].t1_ns) // 2 if parts else 0
+    at = bisect_left(parts, middle, key=attrgetter("t1_ns"))
+    if not 0 < at < len(parts):
+        return None
+    cut_at = parts[at].t0_ns
+    second_half = part.since(cut_at)
+    first = Cut(
+        part.steps[: len(part.steps) - len(second_half.steps)],
+        part.older[: len(part.older) - len(second_half.older)],
+        0,
+        "",
+    )
+    return totals_of(first.steps, first.older), totals_of(second_half.steps, second_half.older)
+
+
+def _ends(
+    reader: RunReader,
+    rank: int,
+    found: _Found,
+    part: Cut,
+    span: tuple[int, int],
+    *,
+    final: bool,
+) -> tuple[Stretch | None, Stretch | None]:
+    """The run's first minute after its warm-up, and its last."""
+    first, last = ends(part.parts, END_NS)
+    if not final and not found.starts_run:
+        past_warm_up = [r for r in found.head if r.t0_ns >= (_settled(found.head) or 0)]
+        first, last = past_warm_up, part.parts
+    edges = [(p[0].t0_ns, p[-1].t1_ns) for p in (first, last) if p]
+    procs = [
+        p for a, b in edges for p in reader.procs(a, min(b, span[1])) if p.rank in (rank, None)
+    ]
+    return stretch(first, procs), stretch(last, procs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +183,11 @@ class _Found:
     starts_run: bool
 
 
+def _cut_short(reader: RunReader) -> bool:
+    code = reader.meta("exit_code")
+    return isinstance(code, int) and code >= 128 and reader.meta("stopped_by") != "steps"
+
+
 def _whole(reader: RunReader, rank: int, t0_ns: int | None, t1_ns: int | None) -> _Found:
     """A run as a whole, or what of it lies between two times."""
     rollups = reader.step_rollups(None, t1_ns, rank)
@@ -122,7 +200,7 @@ def _whole(reader: RunReader, rank: int, t0_ns: int | None, t1_ns: int | None) -
 
 def _live(reader: RunReader, rank: int, t0_ns: int | None, t1_ns: int | None) -> _Found:
     """The last minute or 50 steps. Read every few seconds: nothing here may grow with the run."""
-    head = reader.first_rollups(BLOCK + 1, rank)
+    head = reader.first_rollups(HEAD, rank)
     seen = reader.steps_counted(rank, t1_ns)
     first = head[0].first_idx if head else 0
     older: Sequence[StepRollup] = ()
@@ -131,17 +209,19 @@ def _live(reader: RunReader, rank: int, t0_ns: int | None, t1_ns: int | None) ->
         steps = reader.steps(t0_ns, t1_ns, rank)
     else:
         until = reader if t1_ns is None else reader.as_of(t1_ns)
-        steps, older = _last_minute(until, rank)
+        steps, older = _last_minute(until, rank, seen)
     oldest = older[0].first_idx if older else steps[0].index if steps else None
     return _Found(steps, older, seen, head, starts_run=oldest is not None and oldest <= first)
 
 
-def _last_minute(reader: RunReader, rank: int) -> tuple[Sequence[Step], Sequence[StepRollup]]:
+def _last_minute(
+    reader: RunReader, rank: int, seen: int
+) -> tuple[Sequence[Step], Sequence[StepRollup]]:
     tail = reader.steps_tail(LIVE_DETAIL, rank)
     if not tail:
         return [], ()
-    begin = tail[-1].t1_ns - LIVE_NS
-    if len(tail) < LIVE_DETAIL or tail[0].t1_ns <= begin:
+    begin = min(tail[-1].t1_ns - LIVE_NS, _two_periods(reader, rank, tail[-1].t1_ns))
+    if len(tail) >= seen or tail[0].t1_ns <= begin:
         at = bisect_left(tail, begin, key=attrgetter("t1_ns"))
         return tail[min(at, max(0, len(tail) - LIVE_STEPS)) :], ()
     # Whole seconds, so that no step is counted twice or left out.
@@ -152,10 +232,33 @@ def _last_minute(reader: RunReader, rank: int) -> tuple[Sequence[Step], Sequence
     return steps, reader.step_rollups(begin, begin_sec * SECOND_NS - 1, rank)
 
 
+def _two_periods(reader: RunReader, rank: int, end: int) -> int:
+    """Since when an interruption that costs anything came twice; ``end`` where none did.
+
+    From the end of the one before on: a window that begins with an occurrence holds one too many.
+    """
+    recent = reader.intervals(end - PERIODS_NS, end)
+    begin = end
+    for label in sorted({i.label for i in recent} - {"restart"}):
+        times = [(i.t0_ns, i.t1_ns) for i in recent if i.rank == rank and i.label == label]
+        spells: list[tuple[int, int]] = []
+        for t0_ns, t1_ns in times:  # a model and its optimizer saved by two calls are one save
+            if spells and t0_ns - spells[-1][1] < SPELL_NS:
+                spells[-1] = (spells[-1][0], max(t1_ns, spells[-1][1]))
+            else:
+                spells.append((t0_ns, t1_ns))
+        if len(spells) < 2:
+            continue
+        since = spells[-3][1] if len(spells) > 2 else max(end - PERIODS_NS, spells[0][0] - SPELL_NS)
+        lost = sum(b - a for a, b in spells[-2:])
+        if lost >= PERIODIC_PART * (end - since):
+            begin = min(begin, since)
+    return begin
+
+
 def _bounds(part: Cut, t0_ns: int | None, t1_ns: int | None, reader: RunReader) -> tuple[int, int]:
-    parts: list[Step | StepRollup] = [*part.older, *part.steps]
-    if parts:
-        return parts[0].t0_ns, parts[-1].t1_ns
+    if part.parts:
+        return part.parts[0].t0_ns, part.parts[-1].t1_ns
     span = reader.span() or (0, 0)
     return t0_ns if t0_ns is not None else span[0], t1_ns if t1_ns is not None else span[1]
 
@@ -164,12 +267,18 @@ def _steady_start(rollups: Sequence[StepRollup], part: Cut) -> int | None:
     """Where the run's own steady part begins: a leak is judged over all of it, also live."""
     if part.excluded and part.steps:
         return (part.older[0] if part.older else part.steps[0]).t0_ns
+    settled = _settled(rollups)
+    return settled if settled is not None or not part.steps else part.steps[0].t0_ns
+
+
+def _settled(head: Sequence[StepRollup]) -> int | None:
+    """Begin of the first second before which the shortest warm-up had passed."""
     past = 0
-    for rollup in rollups:
+    for rollup in head:
         if past >= BLOCK:
             return rollup.t0_ns
         past += rollup.n
-    return part.steps[0].t0_ns if part.steps else None
+    return None
 
 
 def _inside(intervals: Sequence[Interval], begin: int, end: int) -> list[Interval]:
@@ -217,113 +326,6 @@ def _util_mean(
     if count > len(util):  # older samples live on as means only
         return sum(r.mean * r.n for r in rows) / count
     return sum(s.util for s in util) / len(util) if util else None
-
-
-def _missing(
-    reader: RunReader,
-    probe: Mapping[str, Any],
-    rank: int,
-    steps: int,
-    end: int,
-    *,
-    final: bool,
-) -> dict[str, str]:
-    """Signal -> why it is not there, in words."""
-    told = {str(k): str(v) for k, v in _mapping(reader.meta("missing")).items()}
-    missing = dict(told)
-    for key in ("util", "nvml"):
-        if key in told:
-            missing.setdefault("gpu_util", told[key].rstrip("."))
-    trouble = _probe_trouble(reader, probe, steps, end, final=final)
-    if trouble is not None:
-        missing["probe"] = trouble
-    loaders = [ld for ld in reader.loaders() if ld.rank == rank]
-    if steps and any(ld.epochs for ld in loaders) and not any(ld.batches for ld in loaders):
-        missing["hook:data"] = "a DataLoader was iterated, but none of its batches passed the probe"
-    for name, placed in _mapping(probe.get("hooks")).items():
-        if placed is not True:  # the probe's own reason, where its self-test gave one
-            could_not = f"the probe could not place its {name} hook"
-            missing.setdefault(f"hook:{name}", placed if isinstance(placed, str) else could_not)
-    events = _mapping(probe.get("gpu_events"))
-    if events.get("off_reason"):
-        missing["gpu_events"] = f"GPU events are off: {events['off_reason']}"
-    elif not events.get("steps"):
-        missing["gpu_events"] = "no GPU events were recorded"
-    return missing
-
-
-def _cut_short(reader: RunReader) -> bool:
-    code = reader.meta("exit_code")
-    return isinstance(code, int) and code >= 128 and reader.meta("stopped_by") != "steps"
-
-
-def _probe_trouble(
-    reader: RunReader, probe: Mapping[str, Any], steps: int, end: int, *, final: bool
-) -> str | None:
-    notes = reader.notes()
-    broken = _broken_part(notes)
-    if not steps:
-        return _absence(notes, broken) or (_uncounted(reader) if final else None)
-    if broken is not None and broken.body.get("off"):
-        return _sentence(broken.body, "a part that reads the probe failed")
-    ring = _mapping(probe.get("ring"))
-    if ring.get("failed"):
-        return "the probe gave up inside the script, so later steps were not measured"
-    lost = sum(v for v in (ring.get("lost"), ring.get("probe_lost")) if isinstance(v, int))
-    if lost > LOST_PART * WORDS_PER_STEP * steps:
-        return f"{lost:,} records of the probe were lost"
-    seen = probe.get("t_ns")
-    trainers = [
-        p.t_ns
-        for p in reader.procs(end, None)
-        if p.role == "trainer" and p.pid == ring.get("pid", p.pid)
-    ]
-    if isinstance(seen, int) and trainers and max(trainers) - max(seen, end) > STALE_NS:
-        return f"the probe has been silent for {(max(trainers) - seen) / 1e9:.0f} s"
-    return None
-
-
-def _broken_part(notes: Sequence[StoredNote]) -> StoredNote | None:
-    """The newest failure of a part that brings steps from the probe to the store."""
-    failed = [
-        note
-        for note in notes
-        if note.kind == "part-failed" and str(note.body.get("part")).startswith(STEP_PARTS)
-    ]
-    return failed[-1] if failed else None
-
-
-def _absence(notes: Sequence[StoredNote], broken: StoredNote | None) -> str | None:
-    """Why not one step is there, if it is not that the script made none."""
-    refused = next((note for note in notes if note.kind == "ring-refused"), None)
-    for note in notes:
-        # What was found at the end outranks what was guessed under way; what we ourselves could
-        # not read outranks both, for then the probe is not to blame.
-        if note.kind == FINAL_ABSENCE_NOTE:
-            if note.body.get("blocked") is False:
-                return None
-            return _sentence((broken or refused or note).body, "the probe did not report")
-    if broken is not None:
-        return _sentence(broken.body, "a part that reads the probe failed")
-    for note in notes:
-        # A script that never loaded torch, or only evaluates, has no steps: nothing is wrong.
-        if note.kind in ABSENCE_NOTES and note.body.get("blocked") is not False:
-            return _sentence(note.body, "the probe did not report")
-    return None
-
-
-def _uncounted(reader: RunReader) -> str | None:
-    """Steps that the probe counted and nobody stored, whatever became of them."""
-    counts = [_mapping(s.get("cost")).get("steps") for s in reader.probe_states().values()]
-    counted = max((n for n in counts if isinstance(n, int)), default=0)
-    if counted < COUNTED_STEPS:
-        return None
-    return f"the probe counted {counted:,} steps, but none of them was recorded"
-
-
-def _sentence(body: Mapping[str, Any], otherwise: str) -> str:
-    text = body.get("text")
-    return text.rstrip(".") if isinstance(text, str) and text else otherwise
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -26,6 +26,17 @@ class Cut:
     excluded: int
     why: str
 
+    @property
+    def parts(self) -> list[Step | StepRollup]:
+        """All of it in order of time."""
+        return [*self.older, *self.steps]
+
+    def since(self, t0_ns: int) -> Cut:
+        """What of it began at a time or later."""
+        steps = tuple(s for s in self.steps if s.t0_ns >= t0_ns)
+        older = tuple(r for r in self.older if r.t0_ns >= t0_ns)
+        return Cut(steps, older, 0, "began before this window")
+
 
 def older_than(rollups: Sequence[StepRollup], steps: Sequence[Step]) -> list[StepRollup]:
     """Rollups of steps that are no longer kept one by one."""

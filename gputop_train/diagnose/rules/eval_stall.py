@@ -22,8 +22,8 @@ from gputop_train.diagnose.advice import (
     evaluation_advice,
     periodic,
     periodic_gain,
-    shorter_loader,
 )
+from gputop_train.diagnose.loading_model import shorter_loader
 from gputop_train.diagnose.rules.base import (
     Judgement,
     Rule,

@@ -1,0 +1,199 @@
+"""Where a run changed its way of running: stretches of one step time and one mix of labels. Pure.
+
+Change points by binary segmentation (Scott and Knott 1974; Fryzlewicz 2014 for its consistency) on
+the mean step time and on the label shares, interruptions left out: a save is an event in a regime
+and no change of it. A split counts when medians on its two sides differ by more than the scatter
+around them and by enough to matter. Levels that come back (every epoch starts slowly) are a cycle
+of one regime, not a change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from gputop_train.diagnose.accounting import INTERRUPTIONS
+from gputop_train.diagnose.stats import Floats
+from gputop_train.diagnose.window import Stretch
+from gputop_train.model import LABELS, ProcSample, Step
+from gputop_train.store.rollup import StepRollup, sum_labels
+
+Part = Step | StepRollup
+
+#: A regime lasts at least as long as a live verdict takes (engine.py: 20 measured steps, 5 s) and
+#: this part of what is looked at (proposed here); what is shorter belongs to a pattern.
+MIN_STEPS, MIN_NS, MIN_PART = 20, 5_000_000_000, 0.10
+#: Two regimes differ by this much in a label's share of the step (the warn band) ...
+MIN_SHARE = 0.10
+#: ... or by this factor in step time: cold-cache's 1.3 (catalogue 6) is a change worth a name.
+MIN_RATIO = 1.3
+#: And by this many times the scatter of the parts on either side (proposed here).
+MIN_SIGMA = 3.0
+BINS, MAX_REGIMES = 120, 4
+STEADY = tuple(label for label in LABELS if label not in INTERRUPTIONS)
+
+
+def regimes(parts: Sequence[Part]) -> list[int]:
+    """Where regimes begin.
+
+    Args:
+        parts: Steps, or seconds of steps, of one rank in order of time.
+
+    Returns:
+        Indices into ``parts``, the first of which is 0; empty without parts.
+    """
+    if not parts:
+        return []
+    edges, features, spans, counts = _bins(parts)
+    found = [(0, len(features))]
+    while len(found) < MAX_REGIMES:
+        cuts = [(_split(features, spans, counts, a, b), (a, b)) for a, b in found]
+        best = max(((c[0], c[1], part) for c, part in cuts if c is not None), default=None)
+        if best is None:
+            break
+        _, at, (a, b) = best
+        place = found.index((a, b))
+        found[place : place + 1] = [(a, at), (at, b)]
+    if _returns(features, found):
+        return [0]
+    return [edges[a] for a, _ in found]
+
+
+def stretch(parts: Sequence[Part], procs: Sequence[ProcSample] = ()) -> Stretch | None:
+    """Sums of consecutive parts of one rank; ``None`` without parts.
+
+    Args:
+        parts: Steps, or seconds of steps, in order of time.
+        procs: Samples of the run's processes; those outside the stretch are left out.
+    """
+    if not parts:
+        return None
+    labels = sum_labels([part.labels for part in parts])
+    wall = max(1, sum(part.wall_ns for part in parts))
+    steps = sum(_steps(part) for part in parts)
+    paused = sum(labels.get(label, 0) for label in INTERRUPTIONS)
+    first = parts[0]
+    t0_ns, t1_ns = first.t0_ns, parts[-1].t1_ns
+    inside = [p for p in procs if t0_ns <= p.t_ns <= t1_ns]
+    return Stretch(
+        t0_ns=t0_ns,
+        t1_ns=t1_ns,
+        first_step=first.index if isinstance(first, Step) else first.first_idx,
+        steps=steps,
+        step_ms=max(0, wall - paused) / steps / 1e6,
+        shares={label: labels.get(label, 0) / wall for label in LABELS},
+        read_bytes_per_s=_rate([(p.t_ns, p.pid, p.read_bytes_per_s) for p in inside]),
+        rchar_per_s=_rate([(p.t_ns, p.pid, p.rchar_per_s) for p in inside]),
+    )
+
+
+def ends(parts: Sequence[Part], length_ns: int) -> tuple[Sequence[Part], Sequence[Part]]:
+    """The first and the last parts of a run, each this long or a third of it if that is less."""
+    if not parts:
+        return (), ()
+    begin, end = parts[0].t0_ns, parts[-1].t1_ns
+    length_ns = min(length_ns, (end - begin) // 3)
+    first = [part for part in parts if part.t1_ns <= begin + length_ns]
+    last = [part for part in parts if part.t0_ns >= end - length_ns]
+    return first, last
+
+
+def _steps(part: Part) -> int:
+    return 1 if isinstance(part, Step) else part.n
+
+
+def _rate(rows: Sequence[tuple[int, int, float | None]]) -> float | None:
+    """Sum over processes of their mean rates; a process that ended early counts for its part."""
+    known = [(t, pid, value) for t, pid, value in rows if value is not None]
+    times = {t for t, _, _ in rows}
+    return sum(value for _, _, value in known) / len(times) if known else None
+
+
+def _bins(parts: Sequence[Part]) -> tuple[list[int], Floats, Floats, Floats]:
+    """Parts pooled to at most 120 rows of about as many steps: log step time, then shares.
+
+    Returns:
+        The first part of each row; the rows' features; their lengths in ns; their steps.
+    """
+    known = all(tuple(part.labels) == LABELS for part in parts)
+    table = np.array(
+        [
+            list(part.labels.values()) if known else [part.labels.get(k, 0) for k in LABELS]
+            for part in parts
+        ],
+        dtype=float,
+    )
+    counts = np.array([_steps(part) for part in parts], dtype=float)
+    per_bin = max(1.0, float(counts.sum()) / BINS)
+    row_of = np.minimum(((np.cumsum(counts) - counts) / per_bin).astype(int), BINS - 1)
+    starts = np.flatnonzero(np.diff(row_of, prepend=-1))
+    sums = np.add.reduceat(table, starts, axis=0)
+    steps = np.add.reduceat(counts, starts)
+    keep = [LABELS.index(label) for label in STEADY]
+    steady = np.maximum(0.0, sums[:, keep])
+    wall = np.maximum(1.0, steady.sum(axis=1))
+    features = np.column_stack([np.log(wall / steps), steady / wall[:, None]])
+    return starts.tolist(), features, np.maximum(1.0, sums.sum(axis=1)), steps
+
+
+def _split(
+    features: Floats, spans: Floats, counts: Floats, a: int, b: int
+) -> tuple[float, int] | None:
+    """How much the best split of rows ``a`` to ``b`` explains, and where; ``None`` if nowhere."""
+    x, n = features[a:b], b - a
+    allowed = _allowed(spans, counts, a, b)
+    if not len(allowed):
+        return None
+    scaled = x / _scale(x)
+    left = np.cumsum(scaled, axis=0)[allowed - 1]
+    k = allowed[:, None].astype(float)
+    jump = left / k - (scaled.sum(axis=0) - left) / (n - k)
+    gain = (jump**2).sum(axis=1) * (allowed * (n - allowed) / n)
+    for at in (int(allowed[i]) for i in np.argsort(-gain, kind="stable")[:3]):
+        if _differ(x[:at], x[at:]):
+            return float(gain.max()), a + at
+    return None
+
+
+def _allowed(spans: Floats, counts: Floats, a: int, b: int) -> npt.NDArray[np.int64]:
+    time, steps = np.cumsum(spans[a:b]), np.cumsum(counts[a:b])
+    least_ns = max(float(MIN_NS), MIN_PART * float(spans.sum()))
+    least_n = max(float(MIN_STEPS), MIN_PART * float(counts.sum()))
+    enough = (time >= least_ns) & (steps >= least_n)
+    enough &= (time[-1] - time >= least_ns) & (steps[-1] - steps >= least_n)
+    return np.flatnonzero(enough[:-1]) + 1
+
+
+def _scale(x: Floats) -> Floats:
+    """What a change is measured in: the least that matters, or the scatter of neighbours."""
+    least = np.full(x.shape[1], MIN_SHARE)
+    least[0] = np.log(MIN_RATIO)
+    return np.maximum(least, _scatter(x))
+
+
+def _scatter(x: Floats) -> Floats:
+    """Standard deviation of each feature but for changes of level: from neighbours' differences."""
+    if len(x) < 3:
+        return np.zeros(x.shape[1])
+    steps = np.asarray(np.median(np.abs(np.diff(x, axis=0)), axis=0), dtype=float)
+    return steps * float(1.4826 / np.sqrt(2))
+
+
+def _differ(before: Floats, after: Floats) -> bool:
+    jump = np.abs(np.median(after, axis=0) - np.median(before, axis=0))
+    least = np.full(before.shape[1], MIN_SHARE)
+    least[0] = np.log(MIN_RATIO)
+    noise = np.maximum(before.std(axis=0), after.std(axis=0))
+    few = np.sqrt(1 / len(before) + 1 / len(after))
+    # Beyond the error of the medians, and beyond what single rows scatter: a slope is no step.
+    return bool(np.any((jump >= least) & (jump >= MIN_SIGMA * noise * few) & (jump >= noise)))
+
+
+def _returns(features: Floats, found: Sequence[tuple[int, int]]) -> bool:
+    """Whether a later regime runs as an earlier one that it does not touch."""
+    rows = [features[a:b] for a, b in found]
+    return any(
+        not _differ(rows[i], rows[j]) for i in range(len(rows)) for j in range(i + 2, len(rows))
+    )
