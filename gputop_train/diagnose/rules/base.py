@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Literal
 
+from gputop_train.diagnose.recurring import as_intervals
 from gputop_train.diagnose.window import Window
 from gputop_train.model import (
     Abstention,
@@ -209,8 +210,15 @@ def gain(lost: float, basis: str, *, at_least: bool = False) -> Gain:
 
 
 def occurrences(window: Window, label: str) -> list[Interval]:
-    """Interruptions of one kind inside the window, in order of time."""
+    """Interruptions of one kind inside the window, in order of time.
+
+    Where intervals tell less than half of them, as of what only the stack sampler saw, the steps
+    that carry the label stand for them.
+    """
     found = [i for i in window.intervals if i.label == label and i.rank == window.rank]
+    told = sum(i.t1_ns - i.t0_ns for i in found)
+    if 2 * told < sum(step.labels.get(label, 0) for step in window.steps):
+        found = as_intervals(window, label)
     return sorted(found, key=lambda i: i.t0_ns)
 
 

@@ -1,0 +1,123 @@
+"""Work that comes every so many steps: which steps carry it, how far apart, what it costs. Pure.
+
+For labels that only the stack sampler tells (a preview written with numpy, a metric in Python) there
+are no intervals: the steps that hold most of the label's time stand for its occurrences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from gputop_train.diagnose.stats import MIN_ARM, median
+from gputop_train.diagnose.window import Window
+from gputop_train.model import Interval, Step
+
+#: The fewest steps that hold this part of a label carry it (TraceML's coverage) ...
+CARRIED = 0.80
+#: ... and it recurs, rather than being part of every step, when they are at most this part of them
+#: (proposed; ``waits.BURST_PART``).
+FEW = 0.25
+#: It comes regularly when so many of the distances are within 10% or one step of the usual one.
+REGULAR, SAME = 0.6, 0.10
+#: The sampler looks every 25 ms and may put the end of a long call into the step behind it.
+NEIGHBOURS = 1
+#: Steps that carry no more than this part of the largest are the sampler's blur around it.
+BLUR = 0.2
+#: Below so many occurrences there is no period.
+MIN_TIMES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Recurring:
+    """Work in a few steps.
+
+    Attributes:
+        count: Times it was seen.
+        every: Steps from one to the next, the median; ``None`` when it does not come regularly.
+        cost_ms: What a step with it takes longer, mean.
+        step_ms: A step without it, median.
+        share: All of that as a share (0..1) of the kept steps' wall time.
+    """
+
+    count: int
+    every: float | None
+    cost_ms: float
+    step_ms: float
+    share: float
+
+
+def carrying(steps: Sequence[Step], labels: Sequence[str]) -> list[list[int]]:
+    """Places of the fewest steps that hold most of these labels' time, neighbours in one group."""
+    held = [sum(step.labels.get(label, 0) for label in labels) for step in steps]
+    total, covered = sum(held), 0
+    chosen: list[int] = []
+    for at in sorted(range(len(held)), key=lambda i: -held[i]):
+        if covered >= CARRIED * total or held[at] <= 0:
+            break
+        chosen.append(at)
+        covered += held[at]
+    if chosen:  # what holds as much as those belongs to them
+        least = max(held[chosen[-1]], int(BLUR * held[chosen[0]]))
+        chosen += [i for i, ns in enumerate(held) if ns >= least and i not in set(chosen)]
+    groups: list[list[int]] = []
+    for at in sorted(chosen):
+        if groups and at - groups[-1][-1] <= NEIGHBOURS:
+            groups[-1].append(at)
+        else:
+            groups.append([at])
+    return groups
+
+
+def recurring(window: Window, labels: Sequence[str], within: Sequence[str]) -> Recurring | None:
+    """What these labels cost where only a few steps carry them.
+
+    Args:
+        labels: Whose steps to look at.
+        within: Labels that the work may show as; the cost is never more than their time there.
+
+    Returns:
+        ``None`` where many steps carry them, where it was seen fewer than three times, or with
+        fewer than 20 steps to compare with.
+    """
+    groups = carrying(window.steps, labels)
+    places = {at for group in groups for at in group}
+    rest = [s.wall_ns / 1e6 for i, s in enumerate(window.steps) if i not in places]
+    usual = median(rest)
+    few = len(places) <= FEW * len(window.steps)
+    if len(groups) < MIN_TIMES or len(rest) < MIN_ARM or not usual or not few:
+        return None
+    excess = sum(_excess(window.steps[at], usual, within) for at in places)
+    whole = sum(s.wall_ns for s in window.steps) / 1e6
+    return Recurring(
+        count=len(groups),
+        every=_distance([group[0] for group in groups]),
+        cost_ms=excess / len(groups),
+        step_ms=usual,
+        share=excess / whole if whole > 0 else 0.0,
+    )
+
+
+def _excess(step: Step, usual_ms: float, within: Sequence[str]) -> float:
+    most = sum(step.labels.get(label, 0) for label in within) / 1e6
+    return max(0.0, min(step.wall_ns / 1e6 - usual_ms, most))
+
+
+def _distance(starts: Sequence[int]) -> float | None:
+    apart = [float(b - a) for a, b in pairwise(starts)]
+    usual = median(apart)
+    if usual is None:
+        return None
+    near = sum(1 for d in apart if abs(d - usual) <= max(1.0, SAME * usual))
+    return usual if near >= REGULAR * len(apart) else None
+
+
+def as_intervals(window: Window, label: str) -> list[Interval]:
+    """Occurrences of a label that no interval tells, one for each group of steps with it."""
+    found = []
+    for group in carrying(window.steps, (label,)):
+        begin = window.steps[group[0]].t0_ns
+        length = sum(window.steps[at].labels.get(label, 0) for at in group)
+        found.append(Interval(window.rank, label, begin, begin + length))
+    return found
