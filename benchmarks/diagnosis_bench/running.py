@@ -75,6 +75,9 @@ def watch(case: Case, kind: str, seconds: float, keep: Path | None, python: str)
                 keep.unlink(missing_ok=True)
                 with contextlib.suppress(Exception):  # the answer counts, recorded or not
                     export_recording(run_dir, keep)
+            if found.report is None:
+                log = run_dir / "supervisor.log"
+                found.tail += f"\n{log.read_text()[-1500:]}" if log.exists() else ""
             _look(run_dir, found)
     return found
 
