@@ -69,6 +69,7 @@ def _cuda() -> dict[str, Any]:
         properties = torch.cuda.get_device_properties(device)
         result.update(device=device, name=properties.name, total=properties.total_memory)
         result["uuid"] = str(getattr(properties, "uuid", "")) or None
+        result["capability"] = [properties.major, properties.minor]
         _device[S.pid] = result
     return result
 

@@ -62,7 +62,7 @@ WINDOWS = {
 
 
 def findings(made):
-    judged = [rule.judge(made) for rule in all_rules()]
+    judged = [rule.judge(made) for rule in all_rules() if rule.judge]
     return [f for f in judged if isinstance(f, Finding)]
 
 

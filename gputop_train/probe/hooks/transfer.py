@@ -160,6 +160,7 @@ def _end(edge: int, gpu: Any, start: int, source: Any, weight: int = 0) -> None:
 
 def _make_read(name: str, original: Any) -> Any:
     state, kinds = S, _kinds()
+    whole = name == "cpu"  # the others read a few bytes, which nobody asks for
 
     def read(self: Any, *args: Any, **kwargs: Any) -> Any:
         watched = type(self) in kinds and self.is_cuda and ident() == state.thread_id
@@ -174,7 +175,7 @@ def _make_read(name: str, original: Any) -> Any:
             raise
         finally:
             if start:
-                _end(_SYNC_END, gpu, start, None)
+                _end(_SYNC_END, gpu, start, self if whole else None)
 
     return read
 

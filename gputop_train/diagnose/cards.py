@@ -1,0 +1,73 @@
+"""What the driver tells of the card this run computes on, by the time it was loaded. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from functools import lru_cache
+from itertools import pairwise
+
+from gputop_train.diagnose.accounting import account
+from gputop_train.diagnose.window import Window
+from gputop_train.model import GpuSample
+
+#: A reading is of a loaded card when the driver's utilisation around it is at least this
+#: (catalogue 15, proposed).
+LOADED = 50.0
+#: Around a reading: its second.
+AROUND_NS = 1_000_000_000
+#: Two readings further apart than this do not tell of the time between them.
+LONGEST_GAP_NS = 12_000_000_000
+#: Compute capability from which tensor cores take fp32 as TF32, and from which there is GPM.
+TF32_FROM, GPM_FROM = (8, 0), (9, 0)
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    """Mean of what was measured; ``None`` where nothing was."""
+    known = [v for v in values if v is not None]
+    return sum(known) / len(known) if known else None
+
+
+@lru_cache(maxsize=8)
+def loaded(window: Window) -> tuple[GpuSample, ...]:
+    """Readings taken while the card was loaded; empty where its utilisation is not known."""
+    times = [u.t_ns for u in window.util]
+    found = []
+    for sample in window.gpu:
+        low = bisect_left(times, sample.t_ns - AROUND_NS)
+        high = bisect_right(times, sample.t_ns + AROUND_NS)
+        around = mean(u.util for u in window.util[low:high])
+        if around is not None and around >= LOADED:
+            found.append(sample)
+    return tuple(found)
+
+
+def span_s(samples: Iterable[GpuSample]) -> float:
+    """Seconds that a row of readings tells of."""
+    gaps = [b.t_ns - a.t_ns for a, b in pairwise(samples)]
+    return sum(gap for gap in gaps if 0 < gap <= LONGEST_GAP_NS) / 1e9
+
+
+def capability(window: Window) -> tuple[int, int] | None:
+    """Compute capability of the card; where only GPM answers, what that takes at least."""
+    told = (window.probe.get("cuda") or {}).get("capability")
+    if isinstance(told, (list, tuple)) and len(told) == 2 and all(isinstance(n, int) for n in told):
+        return int(told[0]), int(told[1])
+    return GPM_FROM if window.gpm else None
+
+
+def limit_bytes(window: Window) -> float | None:
+    """Memory of the card."""
+    totals = [g.memory_total for g in window.gpu if g.memory_total]
+    total = totals[-1] if totals else (window.probe.get("cuda") or {}).get("total")
+    return float(total) if total else None
+
+
+def waits(window: Window) -> tuple[float, str] | None:
+    """The largest share of GPU idle time with a cause, and its label."""
+    known = [
+        (share, label)
+        for label, share in account(window).exposed.items()
+        if share is not None and label != "unattributed"
+    ]
+    return max(known, default=None)
