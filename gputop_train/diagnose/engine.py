@@ -1,21 +1,24 @@
 """From one window to one verdict. Pure: the same window gives the same answer.
 
 Gates, in this order: was the probe there, were there steps, are there enough of them; then the
-rules (interruptions, data, copies, sync, communication, launch, GPU-bound; memory in parallel),
-which each exclude what an earlier gate explains. The verdict is the cause of most lost wall time,
-at most two more are named. ``healthy`` is a claim of its own and needs its own signals.
+rules (interruptions, data, copies, sync, communication, launch, GPU-bound; memory in parallel). A
+finding is tested against chance (significance.py), claims no time an earlier gate explains
+(ranking.py), is refined to its closer cause (refining.py) and told in the light of the newest way
+of running (changes.py). The verdict is the cause of most lost wall time, at most two more are
+named. ``healthy`` is a claim of its own and needs its own signals (gaps.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from gputop_train.diagnose.accounting import account, shares
+from gputop_train.diagnose.changes import merged
+from gputop_train.diagnose.gaps import HEALTHY_RULES, MIN_LOST_S, healthy_gaps
+from gputop_train.diagnose.ranking import exclusive, judged_ids, ranked, with_trial
 from gputop_train.diagnose.refining import refine
 from gputop_train.diagnose.rules import all_rules
-from gputop_train.diagnose.rules import memory_leak as leak
 from gputop_train.diagnose.rules.base import INFO, WARN, Judgement, RuledOut, percent
+from gputop_train.diagnose.significance import tested
 from gputop_train.diagnose.window import Window
 from gputop_train.model import Abstention, Diagnosis, Finding
 
@@ -23,21 +26,11 @@ from gputop_train.model import Abstention, Diagnosis, Finding
 MIN_STEPS = 20
 #: A live verdict on very short steps waits this long, so that a burst at the start is not the run.
 MIN_LIVE_S = 5.0
-#: Causes that cost less than this in all are not worth a line, whatever their share.
-MIN_LOST_S = 0.25
 MAX_ALSO = 2
 #: A run that was cut short is judged from here on: a verdict takes max(15 s, 20 steps) (design.md).
 CUT_SHORT_S = 15.0
-#: Signals without which "healthy" is not claimed: data, sync and interruptions, and the step's own.
-HEALTHY_HOOKS = ("data", "backward", "optimizer", "sync", "save", "eval")
-#: Rules that must have been able to judge.
-HEALTHY_RULES = ("input-bound", "checkpoint-stall", "eval-stall", "host-sync-stall")
-#: Host labels this release measures but has no rule for: named, never called fine.
-UNJUDGED = ("h2d", "comm", "logging", "gc", "compile", "restart")
-#: On a CPU-only run "other" holds real work too (a loss function); beyond this it needs a name.
-MAX_OTHER = 0.25
-#: torch._dynamo's default limit of recompilations of one function.
-RECOMPILE_LIMIT = 8
+#: From this gate on rules look at memory and hardware, which no regime of the loop explains.
+PARALLEL = 100
 
 
 def diagnose(window: Window) -> Diagnosis:
@@ -67,33 +60,35 @@ def diagnose(window: Window) -> Diagnosis:
 
 
 def _judge(window: Window, probe: Abstention | None) -> Diagnosis:
-    judged: list[Judgement] = [rule.judge(window) for rule in all_rules() if rule.judge]
-    findings = []
-    for found in [j for j in judged if isinstance(j, Finding) and _matters(window, j)]:
-        closer, unnamed = refine(window, found)
-        findings.append(closer)
-        judged.extend(unnamed)
+    findings, judged = _found(window)
+    if window.newest is not None and window.newest.totals.steps >= MIN_STEPS:
+        now, said = _found(window.newest, until=PARALLEL)
+        silent = [j for j in said if not isinstance(j, Finding)]
+        findings = merged(window, findings, [*now, *silent])
+        named = {f.id for f in findings}
+        judged = [j for j in judged if not (isinstance(j, RuledOut) and j.id in named)]
     abstained = tuple(j for j in judged if isinstance(j, Abstention))
     ruled_out = tuple(Abstention(j.id, j.why) for j in judged if isinstance(j, RuledOut))
     if probe is not None:
         # What a broken probe did not see cannot be ranked: it could hide the larger cause.
         return _abstain((probe, *abstained), f"Nothing can be judged: {probe.missing}.", ruled_out)
-    ranked = sorted(findings, key=lambda f: (-_weight(window, f), f.id))
-    causes = [f for f in ranked if f.severity != "info"]
+    order = ranked(window, findings)
+    causes = [f for f in order if f.severity != "info"]
     if causes:
-        rest = [f for f in ranked if f is not causes[0]]
+        rest = [f for f in order if f is not causes[0]]
+        told = with_trial(window, [causes[0], *rest])
         return Diagnosis(
             "verdict",
             False,
-            verdict=causes[0],
-            also=tuple(rest[:MAX_ALSO]),
+            verdict=told[0],
+            also=tuple(told[1 : 1 + MAX_ALSO]),
             abstained=abstained,
             ruled_out=ruled_out,
-            note=causes[0].summary,
+            note=told[0].summary,
         )
-    also = tuple(ranked[:MAX_ALSO])
+    also = tuple(order[:MAX_ALSO])
     blocking = tuple(a for a in abstained if a.id in HEALTHY_RULES)
-    gaps = (*blocking, *healthy_gaps(window, ranked))
+    gaps = (*blocking, *healthy_gaps(window, order, judged_ids(judged)))
     if gaps:
         rest_unjudged = tuple(a for a in abstained if a not in gaps)
         return _abstain((*gaps, *rest_unjudged), _gap_note(gaps), ruled_out, also)
@@ -108,6 +103,30 @@ def _judge(window: Window, probe: Abstention | None) -> Diagnosis:
             f"{window.totals.steps} steps."
         ),
     )
+
+
+def _found(window: Window, until: int | None = None) -> tuple[list[Finding], list[Judgement]]:
+    """What the rules find in a window, tested and refined, and all that they said."""
+    judged: list[Judgement] = [
+        rule.judge(window)
+        for rule in all_rules()
+        if rule.judge and (until is None or rule.gate < until)
+    ]
+    findings = []
+    for found in [j for j in judged if isinstance(j, Finding) and _matters(window, j)]:
+        outcome = tested(window, found)
+        if isinstance(outcome, Finding):
+            findings.append(outcome)
+        else:
+            judged[judged.index(found)] = outcome
+    findings, gone = exclusive(window, findings)
+    judged = [j for j in judged if j.id not in {g.id for g in gone}] + list(gone)
+    closer = []
+    for finding in findings:
+        refined, unnamed = refine(window, finding)
+        closer.append(refined)
+        judged.extend(unnamed)
+    return closer, judged
 
 
 def _abstain(
@@ -130,10 +149,6 @@ def _matters(window: Window, finding: Finding) -> bool:
     return finding.lost_share == 0 or lost_s >= MIN_LOST_S
 
 
-def _weight(window: Window, finding: Finding) -> float:
-    return leak.urgency(window) if finding.id == leak.ID else finding.lost_share
-
-
 def probe_trouble(window: Window) -> Abstention | None:
     """Why the probe's word cannot be trusted for this window, if so."""
     reason = window.missing.get("probe")
@@ -148,89 +163,3 @@ def probe_trouble(window: Window) -> Abstention | None:
             "probe", reason or f"the probe could not place its {' and '.join(absent)} hook"
         )
     return None
-
-
-def healthy_gaps(window: Window, findings: Sequence[Finding]) -> tuple[Abstention, ...]:
-    """What keeps a window without a warning from being called healthy."""
-    gaps = []
-    for hook in HEALTHY_HOOKS:
-        if hook == "sync" and not window.on_gpu:
-            continue  # the probe places no sync hook where there is no device to wait for
-        if window.hook(hook) is not True:
-            reason = window.missing.get(f"hook:{hook}", f"the probe has no {hook} hook")
-            gaps.append(Abstention(hook, reason))
-    acc = account(window)
-    for label in UNJUDGED:
-        share = acc.shares.get(label, 0.0)
-        lost = acc.exposed.get(label) if window.on_gpu else share
-        lost = share if lost is None else min(lost, share)
-        if lost >= WARN:
-            gaps.append(
-                Abstention(label, f"{label} takes {percent(lost)} of the time and has no rule yet")
-            )
-    gaps += _modes(window)
-    gaps += _unexplained(window, findings)
-    return tuple(gaps)
-
-
-def _modes(window: Window) -> list[Abstention]:
-    """Modes of torch known to cost time, which this release has no rule for."""
-    gaps = []
-    if _sub(window.probe, "flags").get("anomaly"):
-        gaps.append(Abstention("anomaly-mode", "autograd's anomaly detection is on and slows it"))
-    compiled = _sub(window.probe, "dynamo").get("recompiles")
-    if isinstance(compiled, int) and compiled >= RECOMPILE_LIMIT:
-        reason = f"torch.compile compiled anew {compiled} times and falls back to eager from there"
-        gaps.append(Abstention("recompilation", reason))
-    graphs = _sub(window.probe, "dynamo").get("unique_graphs")
-    spent = shares(window.whole).get("compile", 0.0)
-    if not gaps and isinstance(graphs, int) and graphs >= RECOMPILE_LIMIT and spent >= WARN:
-        # Warm-up hides it: at the limit the stalls end by themselves, and so does the speed-up.
-        reason = f"torch.compile made {graphs} graphs in {percent(spent)} of the time: recompiling?"
-        gaps.append(Abstention("recompilation", reason))
-    return gaps
-
-
-def _sub(state: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = state.get(key)
-    return value if isinstance(value, Mapping) else {}
-
-
-def _unexplained(window: Window, findings: Sequence[Finding]) -> list[Abstention]:
-    """Idle GPU time (or, on a CPU, user code) that no rule accounts for."""
-    acc = account(window)
-    if not window.on_gpu:
-        other = acc.shares.get("other", 0.0)
-        if other < MAX_OTHER:
-            return []
-        place = _busiest_user_code(window)
-        return [
-            Abstention(
-                "other",
-                f"{percent(other)} of the time is code outside loading, forward, backward and "
-                f"optimizer{place}",
-            )
-        ]
-    if acc.idle_share is None:
-        return [Abstention("gpu_util", acc.busy_basis)]
-    named = sum(f.lost_share for f in findings)
-    left = acc.idle_share - named
-    if left < WARN or any(f.id == "gpu-bound" for f in findings):
-        return []
-    return [
-        Abstention(
-            "unattributed", f"the GPU is idle {percent(left)} of the time for no cause seen here"
-        )
-    ]
-
-
-def _busiest_user_code(window: Window) -> str:
-    sampled = [
-        s
-        for s in window.sites
-        if s.kind == "sample" and s.label in ("host_compute", "other") and s.rank == window.rank
-    ]
-    if not sampled:
-        return ""
-    top = max(sampled, key=lambda s: (s.count, s.file, s.line))
-    return f", most often {top.func or top.call} at {top.file}:{top.line}"

@@ -170,15 +170,15 @@ def _scale(x: Floats) -> Floats:
     """What a change is measured in: the least that matters, or the scatter of neighbours."""
     least = np.full(x.shape[1], MIN_SHARE)
     least[0] = np.log(MIN_RATIO)
-    return np.maximum(least, _scatter(x))
+    return np.asarray(np.maximum(least, _scatter(x)), dtype=float)
 
 
 def _scatter(x: Floats) -> Floats:
     """Standard deviation of each feature but for changes of level: from neighbours' differences."""
     if len(x) < 3:
         return np.zeros(x.shape[1])
-    steps = np.asarray(np.median(np.abs(np.diff(x, axis=0)), axis=0), dtype=float)
-    return steps * float(1.4826 / np.sqrt(2))
+    steps: Floats = np.median(np.abs(np.diff(x, axis=0)), axis=0)
+    return np.asarray(steps * (1.4826 / np.sqrt(2)), dtype=float)
 
 
 def _differ(before: Floats, after: Floats) -> bool:

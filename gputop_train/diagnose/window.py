@@ -63,6 +63,20 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
+class RankView:
+    """One rank beside the others, over at most the window's last ten minutes.
+
+    Attributes:
+        parts: The same by equal stretches of time, in order; empty where it was too short.
+        clock_mhz: Median SM clock of its card.
+    """
+
+    totals: Totals
+    parts: tuple[Totals, ...] = ()
+    clock_mhz: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Depth:
     """One poll of a loader's queue."""
 
@@ -120,6 +134,8 @@ class Window:
     late: Stretch | None = None
     regimes: tuple[Stretch, ...] = ()
     newest: Window | None = None
+    ranks: Mapping[int, RankView] = field(default_factory=dict)  # empty with a single rank
+    cards: tuple[GpuSample, ...] = ()  # every card the run may use, as it began
     halves: tuple[Totals, Totals] | None = None
 
     @property
