@@ -1,7 +1,7 @@
 """Work that comes every so many steps: which steps carry it, how far apart, what it costs. Pure.
 
-For labels that only the stack sampler tells (a preview written with numpy, a metric in Python) there
-are no intervals: the steps that hold most of the label's time stand for its occurrences.
+For labels that only the stack sampler tells (a preview written with numpy, a metric in Python)
+there are no intervals: the steps that hold most of the label's time stand for its occurrences.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ def recurring(window: Window, labels: Sequence[str], within: Sequence[str]) -> R
     """What these labels cost where only a few steps carry them.
 
     Args:
+        window: Its kept steps are looked at.
         labels: Whose steps to look at.
         within: Labels that the work may show as; the cost is never more than their time there.
 

@@ -110,7 +110,8 @@ class Sampler:
                 self.count += 1
             finally:
                 del frame
-            modes.look()
+            if label != W.L_COMPILE:  # dynamo switches anomaly detection on while it traces
+                modes.look()
         self.cost_ns += now() - started
 
     def _classify(self, leaf: Any) -> tuple[int, int]:

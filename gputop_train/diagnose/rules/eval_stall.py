@@ -25,9 +25,12 @@ from gputop_train.diagnose.advice import (
 )
 from gputop_train.diagnose.loading_model import shorter_loader
 from gputop_train.diagnose.rules.base import (
+    CRITICAL,
     Judgement,
+    Page,
     Rule,
     RuledOut,
+    Threshold,
     hook_missing,
     name,
     percent,
@@ -126,4 +129,48 @@ def _places(window: Window, share: float) -> tuple[tuple[Where, ...], str | None
     return tuple(dict.fromkeys(places)), None
 
 
-RULE = Rule(ID, 20, judge, probe="skip the next evaluation")
+RULE = Rule(
+    ID,
+    11,
+    judge,
+    probe="skip the next evaluation",
+    page=Page(
+        number=26,
+        title="Evaluation takes a large part of the run",
+        meaning=(
+            "Training pauses to evaluate, often or long enough to matter. A person sees a second, "
+            "lower level of utilisation that comes back at a regular distance."
+        ),
+        looks_at=(
+            "time between `Module.eval()` and `train()`, and in gradient-free blocks",
+            "loaders that were read but feed no backward",
+            "names of the code that evaluates",
+        ),
+        thresholds=(
+            Threshold("evaluation, warn", f">= {percent(WARN)} of wall", "proposed"),
+            Threshold("evaluation, critical", f">= {percent(CRITICAL)} of wall", "TraceML's bands"),
+            Threshold("evaluations", ">= 2; a single one is information", "proposed"),
+            Threshold(
+                "steps from one to the next", f">= {OFTEN:.0f}, else it is training", "proposed"
+            ),
+            Threshold(
+                "without a loader of its own or a name that says so",
+                f">= {RARE:.0f} steps apart beside a loader that trains",
+                "proposed",
+            ),
+        ),
+        mistaken_for=(
+            "a teacher, target or reference model: gradient-free in every step, part of training",
+            "a policy that collects what the next steps train on: `eval()` without loader or name",
+            "sampling for a preview: its line is named, and not judged",
+            "`checkpoint-stall` at the same boundary: a label of its own",
+        ),
+        mend=(
+            "Evaluate less often, or on a fixed subset.",
+            "A larger batch under `torch.inference_mode()`, with loader workers of its own.",
+            "A job of its own that evaluates saved checkpoints.",
+        ),
+        test="Skip the next evaluation",
+        gain="ceiling `T / (T - V)`; forecast `wall / (wall - V + V')` for one made rarer",
+    ),
+)

@@ -1,4 +1,4 @@
-"""Modes that slow every step, anomaly detection and a profiler: in how many of the looks they were on.
+"""Modes that slow every step: in how many of the looks anomaly detection or a profiler was on.
 
 Looked at with each stack sample, since a block around a part of the step is on only then. Their
 lines are found in the text of the script's own files: a hook on the switch would be one more frame
