@@ -9,6 +9,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import Any
 
+from gputop_train.diagnose import abreast
 from gputop_train.diagnose.absence import missing_signals
 from gputop_train.diagnose.regimes import ends, regimes, stretch
 from gputop_train.diagnose.stats import median, quantile
@@ -123,6 +124,8 @@ def _cut_out(
         exit_code=reader.meta("exit_code"),
         cut_short=_cut_short(reader),
         run=_mapping(reader.meta("run")),
+        ranks=abreast.ranks(reader, states, begin, end),
+        cards=abreast.cards(reader),
         halves=_halves(part),
     )
 
