@@ -198,6 +198,7 @@ def _replay(run_dir: Path, *, recording: str | None, ascii_only: bool) -> int:
 @click.option("--json", "json_path", metavar="FILE", help="Write the report; - is stdout.")
 @click.option("--lines", "lines", is_flag=True, help="Print what each line cost instead.")
 @click.option("--memory", "memory", is_flag=True, help="Print what held memory instead.")
+@click.option("--diff", "diff", is_flag=True, help="Print the advice as a diff of your files.")
 @click.option("--run-root", metavar="DIR", help=_ROOT_HELP)
 @click.option("--ascii", "ascii_only", is_flag=True, help=_ASCII_HELP)
 def report(
@@ -207,15 +208,56 @@ def report(
     *,
     lines: bool,
     memory: bool,
+    diff: bool,
     ascii_only: bool,
 ) -> int:
     """Print the summary of a run or a recording (a .zip file), or write its report."""
-    if json_path is not None and (lines or memory):
-        raise click.UsageError("--json writes the report; --lines and --memory only print.")
+    if json_path is not None and (lines or memory or diff):
+        raise click.UsageError("--json writes the report; --lines, --memory and --diff only print.")
+    if diff and (lines or memory):
+        raise click.UsageError("--diff prints nothing but a diff: leave --lines and --memory out.")
     with _opened(run, run_root) as run_dir:
+        if diff:
+            from gputop_train import edit_commands
+
+            return edit_commands.show_diff(run_dir, run)
         if lines or memory:
             return _report_detail(run_dir, lines=lines, memory=memory, ascii_only=ascii_only)
         return _report(run_dir, json_path, recording=_recording(run), ascii_only=ascii_only)
+
+
+@click.command("apply")
+@click.argument("run", metavar="RUN")
+@click.option(
+    "--only", type=click.IntRange(min=1), metavar="N", help="The Nth piece of advice alone."
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--run-root", metavar="DIR", help=_ROOT_HELP)
+def apply_(run: str, only: int | None, run_root: str | None, *, yes: bool) -> int:
+    """Make the changes of report --diff in your files; keeps a backup of each."""
+    from gputop_train import edit_commands
+
+    if run.endswith(".zip"):
+        raise click.UsageError("A recording is not tied to files here: name a run.")
+    return edit_commands.apply_advice(_find(run, run_root), only=only, yes=yes)
+
+
+@click.command()
+@click.argument("diagnosis", metavar="[ID]", required=False)
+def explain(diagnosis: str | None) -> int:
+    """Print what a diagnosis means, by which thresholds, and how it is mended."""
+    from gputop_train.diagnose import pages
+
+    known = {rule.id: (rule, page) for rule, page in pages.documented()}
+    if diagnosis is None:
+        for rule, page in known.values():
+            click.echo(f"{rule.id:<26} {page.title}")
+        return 0
+    if diagnosis not in known:
+        raise click.UsageError(f"There is no diagnosis {diagnosis}. Without ID all are listed.")
+    for line in pages.plain_text(*known[diagnosis]):
+        click.echo(line)
+    return 0
 
 
 def _report_detail(run_dir: Path, *, lines: bool, memory: bool, ascii_only: bool) -> int:
@@ -342,5 +384,5 @@ demo.params[1:1] = [
 ]
 
 COMMANDS: dict[str, click.Command] = {
-    command.name or "": command for command in (attach, runs, replay, report, demo)
+    command.name or "": command for command in (attach, runs, replay, report, apply_, explain, demo)
 }
