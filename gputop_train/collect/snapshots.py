@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from gputop_train.model import Loader, Site
+from gputop_train.model import Fetch, Loader, Site, Where
 
 MAX_ROWS: Final = 4096
 MAX_TEXT: Final = 4096
@@ -90,9 +90,46 @@ def loaders_from_snapshot(rank: int, snap: Mapping[str, Any]) -> list[Loader]:
                 feeds_training=row.get("feeds_training") is True,
                 epochs=_count(row.get("epochs")) or 0,
                 override=override if isinstance(override, dict) else {},
+                fetch=tuple(_fetches(row.get("fetch"))),
+                source=_place(row.get("source")),
+                collate=_place(row.get("collate")),
+                dataset_length=_count(row.get("dataset_length")),
+                in_order=_flag(row.get("in_order")),
+                context=_text(row.get("context")) or None,
+                starts=_count(row.get("starts")) or 0,
+                start_ns=_count(row.get("start_ns")) or 0,
+                first_waits=_count(row.get("first_waits")) or 0,
+                first_wait_ns=_count(row.get("first_wait_ns")) or 0,
             )
         )
     return loaders
+
+
+def _fetches(value: Any) -> Iterator[Fetch]:
+    """What each process of a loader spent on its batches."""
+    for row in _rows(value)[:MAX_WORKERS]:
+        if not isinstance(row, list) or len(row) != 8:
+            continue
+        worker = -1 if row[0] == -1 else _count(row[0])
+        pid, batches, fetch_ns, collate_ns, longest_ns, items, starts = map(_count, row[1:])
+        counters = (batches, fetch_ns, collate_ns, longest_ns, items, starts)
+        if worker is None or None in counters:
+            continue
+        batches, fetch_ns, collate_ns, longest_ns, items, starts = (n or 0 for n in counters)
+        # A number may be read between two stores of a worker that is at work.
+        collate_ns, longest_ns = min(collate_ns, fetch_ns), min(longest_ns, fetch_ns)
+        yield Fetch(worker, pid or None, batches, fetch_ns, collate_ns, longest_ns, items, starts)
+
+
+def _place(value: Any) -> Where | None:
+    if not isinstance(value, list) or len(value) != 3:
+        return None
+    line, file = _count(value[1]), _text(value[0])
+    return Where(file, line, _text(value[2])) if file and line else None
+
+
+def _flag(value: Any) -> bool | None:
+    return value if isinstance(value, bool) else None
 
 
 def _rows(value: Any) -> list[Any]:

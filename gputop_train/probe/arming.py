@@ -64,8 +64,17 @@ def _on_torch(torch: Any) -> None:
         return
     leave_mark("torch")
     from . import oom, optimizer_hooks
-    from .hooks import backward, distributed, evaluate, fetching, graphs, loader, pauses
-    from .hooks import precision, save
+    from .hooks import (
+        backward,
+        distributed,
+        evaluate,
+        fetching,
+        graphs,
+        loader,
+        pauses,
+        precision,
+        save,
+    )
 
     for name, place in (
         ("data", loader.place),

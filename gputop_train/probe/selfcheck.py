@@ -21,6 +21,16 @@ POINTS: dict[str, tuple[tuple[str, Any], ...]] = {
         ("torch.utils.data.dataloader:DataLoader.__init__", ("self", "dataset", "batch_size")),
         ("torch:is_grad_enabled", None),
     ),
+    "fetch": (
+        (
+            "torch.utils.data._utils.fetch:_MapDatasetFetcher.fetch",
+            ("self", "possibly_batched_index"),
+        ),
+        (
+            "torch.utils.data._utils.fetch:_IterableDatasetFetcher.fetch",
+            ("self", "possibly_batched_index"),
+        ),
+    ),
     "backward": (("torch.autograd:_engine_run_backward|torch.autograd:backward", None),),
     "optimizer": (
         ("torch.optim.optimizer:register_optimizer_step_pre_hook", ("hook",)),

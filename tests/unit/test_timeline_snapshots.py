@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputop_train.collect.timeline import loaders_from_snapshot, sites_from_snapshot
-from gputop_train.model import Loader, Site
+from gputop_train.model import Fetch, Loader, Site, Where
 
 LOADER = {
     "id": 1, "file": "train.py", "line": 41, "call": "DataLoader(ds, 8)", "dataset": "Rows",
@@ -78,6 +78,31 @@ def test_a_loader_carries_its_queue_and_its_line():
     ]  # fmt: skip
 
 
+def test_a_loader_carries_what_its_processes_spent_and_whose_code_it_was():
+    row = {
+        **LOADER, "dataset_length": 800, "in_order": False, "context": "fork", "starts": 2,
+        "start_ns": 50, "first_waits": 3, "first_wait_ns": 60,
+        "source": ["data.py", 9, "Rows.__getitem__"], "collate": ["data.py", 20, "pile"],
+        "fetch": [[0, 11, 5, 100, 40, 30, 40, 2], [-1, 0, 1, 10, 99, 98, 8, 1]],
+    }  # fmt: skip
+    (loader,) = loaders_from_snapshot(0, {"loaders": [row]})
+    # Collate read after its batch's fetch: bounded by it.
+    assert loader.fetch == (
+        Fetch(0, 11, 5, 100, 40, 30, 40, 2),
+        Fetch(-1, None, 1, 10, 10, 10, 8, 1),
+    )
+    assert loader.source == Where("data.py", 9, "Rows.__getitem__")
+    assert loader.collate == Where("data.py", 20, "pile")
+    assert (loader.dataset_length, loader.in_order, loader.context) == (800, False, "fork")
+    assert (loader.starts, loader.start_ns) == (2, 50)
+    assert (loader.first_waits, loader.first_wait_ns) == (3, 60)
+
+
+def test_a_loader_of_an_older_probe_has_no_fetches():
+    (loader,) = loaders_from_snapshot(0, {"loaders": [LOADER]})
+    assert (loader.fetch, loader.source, loader.collate, loader.in_order) == ((), None, None, None)
+
+
 def test_what_a_snapshot_does_not_say_is_not_measured():
     (loader,) = loaders_from_snapshot(0, {"loaders": [{"id": 1, "num_workers": 0}]})
     assert (loader.batch_size, loader.length, loader.ready) == (None, None, None)
@@ -118,9 +143,13 @@ def test_any_snapshot_yields_only_well_formed_records(sites: Any, stats: Any, lo
         assert loader.num_workers >= 0
 
 
-@given(st.dictionaries(st.sampled_from(sorted(LOADER)), anything))
+NEWER = ["fetch", "source", "collate", "in_order", "context", "starts", "first_wait_ns"]
+
+
+@given(st.dictionaries(st.sampled_from(sorted([*LOADER, *NEWER])), anything))
 def test_a_loader_with_odd_fields_is_still_a_loader_or_nothing(odd: dict[str, Any]):
     for loader in loaders_from_snapshot(0, {"loaders": [{**LOADER, **odd}]}):
         assert isinstance(loader.file, str)
         assert isinstance(loader.pin_memory, bool)
         assert all(isinstance(pid, int) and pid > 0 for pid in loader.worker_pids)
+        assert all(0 <= fetch.collate_ns <= fetch.fetch_ns for fetch in loader.fetch)

@@ -14,9 +14,10 @@ from .. import quiet, sites
 from .. import words as W
 from ..budget import LONG_WAIT_NS
 from ..state import S, append, ident, now
-from . import dress, leave_no_frame, wrap_attribute
+from . import dress, fetching, leave_no_frame, loader_rows, wrap_attribute
 
 _ID = "_gputop_loader_id"
+_YIELDED = "_num_yielded"  # torch's own count of a pass's batches
 _BEGIN = {False: W.DATA_NOGRAD * 2, True: W.DATA * 2}
 _ITER = W.ITER * 2
 _SIZE_EVERY = 16  # look into one batch in 16 for its size; loaders with a fixed batch_size tell it
@@ -64,6 +65,8 @@ def _hook_next(torch: Any, base: Any) -> None:
             try:
                 if now() - start > LONG_WAIT_NS:
                     _note_if_long(start)
+                if self.__dict__.get(_YIELDED) == 1:
+                    _first_wait(self, now() - start)
             except Exception as error:
                 state.failed("data", error)
             return batch
@@ -111,6 +114,8 @@ def _hook_next(torch: Any, base: Any) -> None:
                 append((_size(row, batch) << 16 | row["id"]) << 6 | W.ARG_SITE)
                 row["batches"] += 1
                 row["wait_ns"] += end - start
+                if self.__dict__.get(_YIELDED) == 1:
+                    _first_wait(self, end - start)
                 if code == 0:
                     state.feeding_loader = row["id"]
             if state.timing:
@@ -141,6 +146,14 @@ def _note_if_long(start: int) -> None:
             append(end << 6 | W.DATA * 2 + 1)
     except Exception as error:
         S.failed("data", error)
+
+
+def _first_wait(iterator: Any, ns: int) -> None:
+    """The first batch of a pass came: workers had to start, or to begin anew."""
+    row = iterator.__dict__.get(_ID)
+    if row is not None and ident() == S.thread_id:
+        row["first_waits"] += 1
+        row["first_wait_ns"] += ns
 
 
 def _size(row: dict[str, Any], batch: Any) -> int:
@@ -178,20 +191,27 @@ def _first_shape(batch: Any, depth: int) -> tuple[int, ...]:
 def _make_iter(original: Any) -> Any:
     def __iter__(self: Any) -> Any:
         watched = ident() == S.thread_id
+        making = row = None
+        start = 0
         if watched:
             _iter_edge(_ITER)
+        try:
+            row = _row_of(self)
+            making = fetching.begin(row, self.num_workers)
+            start = now()
+        except Exception as error:
+            S.failed("iter", error)
         try:
             iterator = original(self)
         except BaseException as error:
             leave_no_frame(error)
             raise
         finally:
+            fetching.end(making)
             if watched:
                 _iter_edge(_ITER | 1)
-        try:
-            _adopt(self, iterator, watched)
-        except Exception as error:
-            S.failed("iter", error)
+        if row is not None:
+            _adopt(row, iterator, watched, now() - start if start else 0)
         return iterator
 
     return __iter__
@@ -204,21 +224,44 @@ def _iter_edge(code: int) -> None:
         S.failed("iter", error)
 
 
-def _adopt(loader: Any, iterator: Any, watched: bool) -> None:
+def _row_of(loader: Any) -> Any:
+    try:
+        return S.loaders.get(_ids.get(loader, 0))
+    except TypeError:  # one that cannot be hashed
+        return None
+
+
+def _adopt(row: Any, iterator: Any, watched: bool, took_ns: int) -> None:
     """Know an iterator by its loader. The class's own ``__init__`` is left alone on purpose."""
     try:
-        row = S.loaders.get(_ids.get(loader, 0))
-        if row is None:
-            return
         if watched:
             append(row["id"] << 6 | W.ARG_SITE)
         if watched or not S.armed:  # until then nobody knows which thread trains
             row["epochs"] += 1
         # In the iterator's __dict__ only: loaders get pickled and copied, iterators do not.
+        known = iterator.__dict__.get(_ID) is row
         iterator.__dict__[_ID] = row
         S.iterators.add(iterator)
+        if known:
+            return
+        workers = iterator.__dict__.get("_workers")
+        if workers:
+            row["starts"] += 1
+            row["start_ns"] += took_ns if watched else 0
+            row["context"] = _start_method(type(workers[0]))
+        else:
+            fetching.adopt(row, iterator)
     except Exception:
         pass
+
+
+def _start_method(process: Any) -> str | None:
+    """How a class of processes is started; what is read here is only set once one was."""
+    method = getattr(process, "_start_method", None)
+    if method is None:
+        module: Any = sys.modules.get("multiprocessing")
+        method = module.get_start_method(allow_none=True) if module is not None else None
+    return method if isinstance(method, str) else None
 
 
 def _hook_construction(loader_class: Any) -> None:
@@ -262,71 +305,16 @@ def _construction_line() -> tuple[Any, int]:
 
 
 def _remember(loader: Any, site: tuple[Any, int], override: dict[str, Any]) -> None:
-    code, line = site
-    row_id = len(S.loaders) + 1
-    if row_id > 256 or loader in _ids:
+    number = len(S.loaders) + 1
+    if number > 256 or loader in _ids:
         return
-    sampler = getattr(loader, "batch_sampler", None)
-    # Not by its truth: that would call the sampler's ``__len__``, which a stream's has none of.
-    own_sampler = sampler is not None and type(sampler).__module__.partition(".")[0] != "torch"
-    dataset = getattr(loader, "dataset", None)
-    S.loaders[row_id] = {
-        "id": row_id,
-        "file": code.co_filename if code is not None else "",
-        "line": line,
-        "call": _call_text(code, line),
-        "dataset": type(dataset).__name__,
-        "num_workers": loader.num_workers,
-        "batch_size": loader.batch_size,
-        "pin_memory": bool(loader.pin_memory),
-        "persistent_workers": bool(getattr(loader, "persistent_workers", False)),
-        "prefetch_factor": getattr(loader, "prefetch_factor", None),
-        "iterable": not hasattr(dataset, "__getitem__") or _is_iterable(dataset),
-        "length": None if own_sampler or _is_iterable(dataset) else _length(loader),
-        "custom_batch_sampler": bool(own_sampler),
-        "worker_pids": [],
-        "ready": None,
-        "batches": 0,
-        "wait_ns": 0,
-        "feeds_training": False,
-        "epochs": 0,
-        "override": override,
-        "_size": 0,
-        "_shapes": set(),
-        "_looked": 0,
-        "_next": 0,
-    }
-    _ids[loader] = row_id
-
-
-def _call_text(code: Any, line: int) -> str:
-    """The construction as written, joined to one line when it spans several."""
-    import linecache
-
-    text = ""
-    for number in range(line, line + 12):
-        text += linecache.getline(code.co_filename, number).strip() + " " if code else ""
-        if text.count("(") <= text.count(")"):
-            break
-    start = text.find("DataLoader(")
-    return " ".join(text[max(start, 0) :].split()).replace("( ", "(").replace(", )", ")")[:160]
-
-
-def _length(loader: Any) -> int | None:
-    try:
-        return len(loader)
-    except Exception:
-        return None
-
-
-def _is_iterable(dataset: Any) -> bool:
-    from torch.utils.data import IterableDataset
-
-    return isinstance(dataset, IterableDataset)
+    S.loaders[number] = loader_rows.row_of(number, loader, site, override)
+    _ids[loader] = number
 
 
 def poll() -> None:
-    """Queue depth and worker processes of live iterators; called by the helper thread."""
+    """What live iterators and their workers do; called by the helper thread."""
+    fetching.tell(list(S.loaders.values()))
     for iterator in list(S.iterators or ()):
         row = iterator.__dict__.get(_ID)
         if row is None or not getattr(iterator, "_num_workers", 0):
