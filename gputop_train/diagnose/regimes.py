@@ -31,8 +31,13 @@ MIN_SHARE = 0.10
 MIN_RATIO = 1.3
 #: And by this many times the scatter of the parts on either side (proposed here).
 MIN_SIGMA = 3.0
+#: Rows of one regime that run as another does, as a part of the other: a cycle (proposed here).
+SWINGS = 0.3
 BINS, MAX_REGIMES = 120, 4
 STEADY = tuple(label for label in LABELS if label not in INTERRUPTIONS)
+#: Labels whose share makes a way of running; how work is spread over the phases of a step drifts
+#: with the clock of the host.
+COSTS = ("data_wait", "h2d", "sync", "comm", "other")
 
 
 def regimes(parts: Sequence[Part]) -> list[int]:
@@ -132,9 +137,9 @@ def _bins(parts: Sequence[Part]) -> tuple[list[int], Floats, Floats, Floats]:
     sums = np.add.reduceat(table, starts, axis=0)
     steps = np.add.reduceat(counts, starts)
     keep = [LABELS.index(label) for label in STEADY]
-    steady = np.maximum(0.0, sums[:, keep])
-    wall = np.maximum(1.0, steady.sum(axis=1))
-    features = np.column_stack([np.log(wall / steps), steady / wall[:, None]])
+    wall = np.maximum(1.0, sums[:, keep].sum(axis=1))
+    costs = sums[:, [LABELS.index(label) for label in COSTS]]
+    features = np.column_stack([np.log(wall / steps), costs / wall[:, None]])
     return starts.tolist(), features, np.maximum(1.0, sums.sum(axis=1)), steps
 
 
@@ -192,8 +197,31 @@ def _differ(before: Floats, after: Floats) -> bool:
 
 
 def _returns(features: Floats, found: Sequence[tuple[int, int]]) -> bool:
-    """Whether a later regime runs as an earlier one that it does not touch."""
+    """Whether a later regime runs as an earlier one, or keeps falling back to it."""
     rows = [features[a:b] for a, b in found]
+    pairs = [(i, j) for i in range(len(rows)) for j in range(len(rows)) if i != j]
     return any(
-        not _differ(rows[i], rows[j]) for i in range(len(rows)) for j in range(i + 2, len(rows))
+        (j >= i + 2 and not _differ(rows[i], rows[j]))
+        or _falls_back(rows[i], rows[j] if j > i else rows[j][::-1])
+        for i, j in pairs
     )
+
+
+def _falls_back(model: Floats, rows: Floats) -> bool:
+    """Whether rows of one regime run as the other does, again and again: a cycle of both.
+
+    Args:
+        model: Rows of the other.
+        rows: Its own, from where they are nearest to the other in time; a gradual change may begin
+            as the other ended.
+    """
+    theirs, own = np.median(model, axis=0), np.median(rows, axis=0)
+    least = np.full(rows.shape[1], MIN_SHARE)
+    least[0] = np.log(MIN_RATIO)
+    told = np.abs(theirs - own) >= least
+    if not told.any():
+        return False
+    near = np.abs(rows - theirs)[:, told] < np.abs(rows - own)[:, told]
+    alike: npt.NDArray[np.bool_] = np.all(near, axis=1)
+    left = int(np.argmin(alike)) if not alike.all() else len(rows)
+    return int(alike[left:].sum()) >= max(SWINGS * len(model), MIN_PART * len(rows), 2)
