@@ -21,6 +21,8 @@ class ProcStat:
 
     Attributes:
         cpu_ticks: User and system time of all threads, in clock ticks.
+        sys_ticks: Of them, system time.
+        major_faults: Pages that had to come from storage: swapped out, or of a mapped file.
         start_ticks: Start after boot, in clock ticks: with the PID it names a process for good.
         rss: Resident bytes, shared pages included.
     """
@@ -32,6 +34,9 @@ class ProcStat:
     cpu_ticks: int
     start_ticks: int
     rss: int
+    sys_ticks: int = 0
+    major_faults: int = 0
+    threads: int | None = None
 
 
 def parse_stat(text: str | None) -> ProcStat | None:
@@ -52,6 +57,9 @@ def parse_stat(text: str | None) -> ProcStat | None:
             cpu_ticks=int(fields[11]) + int(fields[12]),
             start_ticks=int(fields[19]),
             rss=int(fields[21]) * _PAGE_BYTES,
+            sys_ticks=int(fields[12]),
+            major_faults=int(fields[9]),
+            threads=int(fields[17]),
         )
     except ValueError:
         return None
@@ -66,16 +74,57 @@ def parse_kib(text: str | None, key: str) -> int | None:
     return int(fields[0]) * 1024 if fields and fields[0].isdigit() else None
 
 
-def parse_io(text: str | None) -> tuple[int, int] | None:
-    """Bytes a process read from and wrote to storage (``read_bytes``, ``write_bytes``).
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What a process read and wrote since it began (proc_pid_io(5)).
 
-    Reads served by the page cache do not count, nor does tmpfs (proc_pid_io(5)).
+    Attributes:
+        read: Bytes fetched from storage. What the page cache served does not count, nor does tmpfs.
+        written: Bytes sent towards storage.
+        through: Bytes all read calls gave, the page cache's and pipes' included (``rchar``).
+        calls: Read calls (``syscr``).
     """
+
+    read: int
+    written: int
+    through: int
+    calls: int
+
+
+def parse_io(text: str | None) -> Traffic | None:
+    """Read a ``/proc/PID/io`` text; ``None`` when it is absent or malformed."""
     values = dict(line.split(": ", 1) for line in (text or "").splitlines() if ": " in line)
     try:
-        return int(values["read_bytes"]), int(values["write_bytes"])
+        return Traffic(
+            *(int(values[name]) for name in ("read_bytes", "write_bytes", "rchar", "syscr"))
+        )
     except (KeyError, ValueError):
         return None
+
+
+def parse_run_delay(text: str | None) -> int | None:
+    """Nanoseconds a thread was ready to run and did not (2nd field of ``schedstat``).
+
+    A kernel that keeps no such account shows three zeros: ``None``.
+    """
+    fields = (text or "").split()
+    if len(fields) != 3 or not all(field.isdigit() for field in fields) or fields[0] == "0":
+        return None
+    return int(fields[1])
+
+
+def parse_cpus_allowed(text: str | None) -> int | None:
+    """How many CPUs the ``Cpus_allowed_list`` of a ``status`` text names (``0-3,8``)."""
+    start = (text or "").find("\nCpus_allowed_list:")
+    if text is None or start < 0:
+        return None
+    count = 0
+    for part in text[start + 19 :].split("\n", 1)[0].split(","):
+        first, _, last = part.strip().partition("-")
+        if not first.isdigit() or not (last or first).isdigit():
+            return None
+        count += int(last or first) - int(first) + 1
+    return count
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +133,22 @@ class Reading:
 
     t_ns: int
     stat: ProcStat
-    io: tuple[int, int] | None = None
+    io: Traffic | None = None
+    run_delay_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What a process did between two readings; ``None`` where that is not known."""
+    """What a process did between two readings, as ``ProcSample`` names it; ``None`` = unknown."""
 
     cpu: float | None = None
     read_bytes_per_s: float | None = None
     write_bytes_per_s: float | None = None
+    cpu_sys: float | None = None
+    run_delay: float | None = None
+    rchar_per_s: float | None = None
+    reads_per_s: float | None = None
+    major_faults_per_s: float | None = None
 
 
 def rates_between(before: Reading | None, now: Reading) -> Rates:
@@ -106,18 +161,33 @@ def rates_between(before: Reading | None, now: Reading) -> Rates:
     elapsed_s = (now.t_ns - before.t_ns) / 1e9
     if elapsed_s <= 0:
         return Rates()
-    cpu = max(0, now.stat.cpu_ticks - before.stat.cpu_ticks) / _TICKS_PER_S / elapsed_s
-    if before.io is None or now.io is None:
-        return Rates(cpu)
-    read, written = (max(0, n - b) / elapsed_s for b, n in zip(before.io, now.io, strict=True))
-    return Rates(cpu, read, written)
+
+    def rate(old: int | None, new: int | None) -> float | None:
+        return None if old is None or new is None else max(0, new - old) / elapsed_s
+
+    def traffic(name: str) -> float | None:
+        return rate(getattr(before.io, name, None), getattr(now.io, name, None))
+
+    cpu = rate(before.stat.cpu_ticks, now.stat.cpu_ticks)
+    cpu_sys = rate(before.stat.sys_ticks, now.stat.sys_ticks)
+    waited = rate(before.run_delay_ns, now.run_delay_ns)
+    return Rates(
+        cpu=None if cpu is None else cpu / _TICKS_PER_S,
+        read_bytes_per_s=traffic("read"),
+        write_bytes_per_s=traffic("written"),
+        cpu_sys=None if cpu_sys is None else cpu_sys / _TICKS_PER_S,
+        run_delay=None if waited is None else waited / 1e9,
+        rchar_per_s=traffic("through"),
+        reads_per_s=traffic("calls"),
+        major_faults_per_s=rate(before.stat.major_faults, now.stat.major_faults),
+    )
 
 
 class ProcessCollector:
     """Samples a set of processes; rates are over the time since the previous call.
 
     Attributes:
-        missing: ``proc_io`` and ``uss`` with one sentence of why, when they are refused.
+        missing: ``proc_io`` and ``run_delay`` with one sentence of why, when they are not there.
     """
 
     def __init__(self) -> None:
@@ -136,9 +206,10 @@ class ProcessCollector:
             stat = parse_stat(read_text(f"/proc/{pid}/stat"))
             if stat is None:
                 continue
-            reading = Reading(now_ns, stat, self._read_io(stat))
+            reading = Reading(now_ns, stat, self._read_io(stat), self._read_delay(stat))
             readings[pid] = reading
             rates = rates_between(self._previous.get(pid), reading)
+            status = read_text(f"/proc/{pid}/status")
             samples.append(
                 ProcSample(
                     t_ns=now_ns,
@@ -146,12 +217,19 @@ class ProcessCollector:
                     role=role,
                     cpu=rates.cpu,
                     rss=stat.rss,
-                    rss_anon=parse_kib(read_text(f"/proc/{pid}/status"), "RssAnon"),
+                    rss_anon=parse_kib(status, "RssAnon"),
                     uss=uss.get((pid, stat.start_ticks)),
                     read_bytes_per_s=rates.read_bytes_per_s,
                     write_bytes_per_s=rates.write_bytes_per_s,
                     state=stat.state,
                     rank=(ranks or {}).get(pid),
+                    cpu_sys=rates.cpu_sys,
+                    run_delay=rates.run_delay,
+                    cpus_allowed=parse_cpus_allowed(status),
+                    threads=stat.threads,
+                    rchar_per_s=rates.rchar_per_s,
+                    reads_per_s=rates.reads_per_s,
+                    major_faults_per_s=rates.major_faults_per_s,
                 )
             )
         self._previous = readings
@@ -164,15 +242,28 @@ class ProcessCollector:
         """Stop the helper thread."""
         self._uss.close()
 
-    def _read_io(self, stat: ProcStat) -> tuple[int, int] | None:
+    def _read_delay(self, stat: ProcStat) -> int | None:
+        """Of the main thread: all threads of a trainer would be hundreds of files."""
+        delay_ns = parse_run_delay(read_text(f"/proc/{stat.pid}/schedstat"))
+        if delay_ns is None and _living(stat):
+            self.missing["run_delay"] = (
+                "The kernel does not tell how long the run's processes wait for a core "
+                "(/proc/PID/schedstat)."
+            )
+        return delay_ns
+
+    def _read_io(self, stat: ProcStat) -> Traffic | None:
         io = parse_io(read_text(f"/proc/{stat.pid}/io"))
-        living = stat.state not in "ZX" and Path(f"/proc/{stat.pid}").exists()
-        if io is None and living:
+        if io is None and _living(stat):
             self.missing["proc_io"] = (
                 "The kernel does not show us what the run's processes read and write "
                 "(/proc/PID/io); run the monitor as the same user as the training."
             )
         return io
+
+
+def _living(stat: ProcStat) -> bool:
+    return stat.state not in "ZX" and Path(f"/proc/{stat.pid}").exists()
 
 
 def process_table() -> dict[int, ProcStat]:

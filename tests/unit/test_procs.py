@@ -16,12 +16,15 @@ from gputop_train.collect.procs import (
     ProcessCollector,
     ProcStat,
     Reading,
+    Traffic,
     assign_roles,
     children_of_session,
     descendants,
     in_session,
+    parse_cpus_allowed,
     parse_io,
     parse_kib,
+    parse_run_delay,
     parse_stat,
     process_table,
     rates_between,
@@ -248,6 +251,41 @@ def test_children_are_found_in_the_session_and_beyond_it():
         leader.process.communicate()
 
 
+def test_a_process_kept_from_its_core_shows_how_long_it_waited(collector, child):
+    """Two busy processes on one CPU: each gets about half of it and is ready for the rest."""
+    cpu = min(os.sched_getaffinity(0))
+    child.do(f"os.sched_setaffinity(0, {{{cpu}}})")
+    busy = "while True: pass"
+    rival = subprocess.Popen(["taskset", "-c", str(cpu), sys.executable, "-c", busy])
+    try:
+        before = sample(collector, child)
+        child.do("b = time.monotonic()\nwhile time.monotonic() - b < 1.5: pass")
+        taken = sample(collector, child)
+    finally:
+        rival.kill()
+        rival.wait()
+    assert before.cpus_allowed == taken.cpus_allowed == 1
+    assert taken.threads == 1
+    if taken.run_delay is None:
+        assert "run_delay" in collector.missing
+    else:
+        assert taken.run_delay > 0.1
+
+
+def test_reads_the_page_cache_serves_show_in_rchar_alone(collector, child, tmp_path):
+    path = tmp_path / "data"
+    path.write_bytes(b"x" * (8 << 20))
+    child.do(f"fd = os.open({str(path)!r}, os.O_RDONLY)\nwhile os.read(fd, 1 << 20): pass")
+    sample(collector, child)
+    first = sample(collector, child)
+    child.do("os.lseek(fd, 0, 0)\nwhile os.read(fd, 1 << 20): pass")
+    second = sample(collector, child)
+    elapsed_s = (second.t_ns - first.t_ns) / 1e9
+    assert second.rchar_per_s * elapsed_s >= 8 * MIB - 1
+    assert second.reads_per_s * elapsed_s >= 8
+    assert second.major_faults_per_s >= 0
+
+
 # -- pure
 
 
@@ -267,6 +305,9 @@ def test_a_name_with_blanks_and_parentheses_does_not_shift_the_fields():
         cpu_ticks=300,
         start_ticks=987654,
         rss=2560 * page,
+        sys_ticks=50,
+        major_faults=0,
+        threads=5,
     )
 
 
@@ -277,18 +318,22 @@ def test_a_malformed_stat_line_is_no_process(text):
 
 def test_a_pid_given_to_another_process_makes_no_rates():
     stat = parse_stat(STAT)
-    before = Reading(1_000_000_000, stat, (0, 0))
-    same = Reading(2_000_000_000, replace(stat, cpu_ticks=350), (4096, 0))
+    before = Reading(1_000_000_000, stat, Traffic(0, 0, 0, 0))
+    same = Reading(2_000_000_000, replace(stat, cpu_ticks=350), Traffic(4096, 0, 9000, 30))
     assert rates_between(before, same).cpu == pytest.approx(50 / os.sysconf("SC_CLK_TCK"))
     assert rates_between(before, same).read_bytes_per_s == 4096
-    other = Reading(2_000_000_000, replace(stat, start_ticks=999999, cpu_ticks=900), (1 << 30, 0))
+    assert rates_between(before, same).rchar_per_s == 9000
+    assert rates_between(before, same).reads_per_s == 30
+    other = Reading(
+        2_000_000_000, replace(stat, start_ticks=999999, cpu_ticks=900), Traffic(1 << 30, 0, 0, 0)
+    )
     assert rates_between(before, other) == rates_between(None, other)
     assert rates_between(before, other).cpu is None
 
 
 def test_traffic_withheld_once_leaves_the_cpu_rate():
     stat = parse_stat(STAT)
-    rates = rates_between(Reading(0, stat, (0, 0)), Reading(1_000_000_000, stat, None))
+    rates = rates_between(Reading(0, stat, Traffic(0, 0, 0, 0)), Reading(1_000_000_000, stat, None))
     assert (rates.cpu, rates.read_bytes_per_s) == (0.0, None)
 
 
@@ -302,9 +347,46 @@ def test_kib_lines_are_bytes_and_only_whole_keys_match():
 
 def test_io_counts_storage_not_calls():
     text = "rchar: 900\nwchar: 800\nsyscr: 7\nsyscw: 6\nread_bytes: 4096\nwrite_bytes: 8192\n"
-    assert parse_io(text) == (4096, 8192)
+    assert parse_io(text) == Traffic(4096, 8192, 900, 7)
     assert parse_io("rchar: 900\n") is None
     assert parse_io(None) is None
+
+
+def test_the_time_a_thread_was_ready_and_did_not_run():
+    assert parse_run_delay("123456 7890 12\n") == 7890
+    # A kernel without the account, a file that is not there, and one that is no such file.
+    for text in ("0 0 0\n", None, "", "1 2", "a b c"):
+        assert parse_run_delay(text) is None
+    stat = parse_stat(STAT)
+    waits = rates_between(
+        Reading(0, stat, None, 5_000_000), Reading(2_000_000_000, stat, None, 505_000_000)
+    )
+    assert waits.run_delay == 0.25
+    unknown = rates_between(Reading(0, stat, None, None), Reading(2_000_000_000, stat, None, 9))
+    assert unknown.run_delay is None
+
+
+def test_system_time_and_major_faults_are_rates_of_their_own():
+    stat = parse_stat(STAT)
+    later = replace(stat, cpu_ticks=400, sys_ticks=75, major_faults=30)
+    rates = rates_between(Reading(0, stat), Reading(10_000_000_000, later))
+    tick_s = 1 / os.sysconf("SC_CLK_TCK")
+    assert (rates.cpu, rates.cpu_sys) == pytest.approx((10 * tick_s, 2.5 * tick_s))
+    assert rates.major_faults_per_s == 3.0
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("Cpus_allowed:\tf\nCpus_allowed_list:\t0-3\nMems_allowed:\t1\n", 4),
+        ("Name:\tx\nCpus_allowed_list:\t0,2,8-11\n", 6),
+        ("Name:\tx\nCpus_allowed_list:\t\n", None),
+        ("Name:\tx\n", None),
+        (None, None),
+    ],
+)
+def test_cpus_a_process_may_use(text, count):
+    assert parse_cpus_allowed(text) == count
 
 
 def test_uss_is_the_sum_of_private_pages():
