@@ -156,6 +156,7 @@ class Simulator:
             ProcSample(
                 self.now_ns, 4_000 + i, role, uniform(0, 1), 2 * GIB + self.random.randrange(GIB),
                 GIB + self.random.randrange(GIB), None, uniform(0, 1e8), 0.0, "R", i % 2,
+                uniform(0, 1), uniform(0, 1), 16, 24, uniform(0, 1e8), uniform(0, 1e4), 0.0,
             )
             for i, role in enumerate(roles)
         )  # fmt: skip

@@ -13,8 +13,8 @@ from gputop_train.model import HostSample, ProcSample
 
 #: Records are about once a second, however often ``sample`` is called (the supervisor: 2 Hz).
 PERIOD_NS = 1_000_000_000
-#: With many processes seldomer: reading one takes about 60 us of CPU, and so much time for each
-#: keeps them all at 0.3% of a core.
+#: With many processes seldomer: reading one takes about 65 us of CPU, and so much time for each
+#: keeps them all at a third of a percent of a core.
 PERIOD_PER_PROCESS_NS, LONGEST_PERIOD_NS = 20_000_000, 5_000_000_000
 
 #: Limits hardly ever change while a run goes on, and finding them reads a dozen files.
