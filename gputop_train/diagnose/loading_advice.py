@@ -1,124 +1,177 @@
-"""What to change where a loop waits for its data: in numbers from live values, by the pattern."""
+"""Lines and words that the diagnoses of a loop that waits for its data share. Pure."""
 
 from __future__ import annotations
 
-from gputop_train.diagnose.accounting import account
-from gputop_train.diagnose.loading_model import WorkerPlan, role_cores
-from gputop_train.diagnose.rules.base import ms, name
-from gputop_train.diagnose.supply import IDLE_WORKER, QUEUE_EMPTY, Supply, jobless, ready
+import math
+from dataclasses import dataclass
+
+from gputop_train.diagnose.loading_model import (
+    MAX_WORKERS,
+    WORST_EFFICIENCY,
+    role_cores,
+    shorter_loader,
+)
+from gputop_train.diagnose.rules.base import ceiling, ms, name, top_sites, where
+from gputop_train.diagnose.supply import Pace, Supply, ready
 from gputop_train.diagnose.window import Window
-from gputop_train.model import Advice, Loader, Where
+from gputop_train.model import Advice, Finding, Gain, Loader, Where
+
+#: Lines of the sampler that a report names beside the loader's own.
+MAX_LINES = 2
 
 
-def loading_advice(
-    window: Window,
-    refined: str | None,
-    supply: Supply,
-    plan: WorkerPlan | None,
-    places: tuple[Where, ...],
-) -> tuple[Advice, ...]:
-    """Advice for ``input-bound``, the first line first."""
-    line = f" ({name(places[0])})" if places else ""
+def loader_line(loader: Loader) -> Where:
+    """Where the loader is constructed."""
+    return Where(loader.file, loader.line, shorter_loader(loader))
+
+
+def places(
+    window: Window, supply: Supply, *, costly: Where | None = None, costly_first: bool = False
+) -> tuple[Where, ...]:
+    """The loader's line and the line of the code that costs, once each.
+
+    Args:
+        window: For the sampler's lines.
+        supply: The loader.
+        costly: That line; ``None`` = the dataset's own code, or where the sampler met the training
+            thread while it waited.
+        costly_first: Whether the mend is there rather than in the loader's arguments.
+    """
     loader = supply.loader
     if loader is None:
-        return (
-            Advice(
-                f"Prepare the next batch while this one trains{line}: move it into a Dataset with "
-                "a DataLoader and workers, or a background thread with a queue of two batches."
-            ),
-            Advice("Or do the work once, before training: tokenise, decode or resize and store."),
-        )
-    if refined == "main-process-loading":
-        return _main_process_advice(window, loader, plan, line)
-    if refined == "prep-stall":
-        return _busy_worker_advice(window, loader, line)
-    return _unknown_advice(supply, loader, line)
+        return sampled(window, limit=3)
+    lines = [costly] if costly is not None else []
+    if costly is None and loader.num_workers == 0:
+        lines += sampled(window, limit=MAX_LINES)
+    if costly is None and loader.source is not None:
+        lines.append(loader.source)
+    found = [*lines, loader_line(loader)] if costly_first else [loader_line(loader), *lines]
+    once = {(place.file, place.line): place for place in reversed(found)}
+    return tuple(p for p in found if once.get((p.file, p.line)) is p)
 
 
-def _main_process_advice(
-    window: Window, loader: Loader, plan: WorkerPlan | None, line: str
-) -> tuple[Advice, ...]:
-    if loader.iterable:
-        return (
-            Advice(
-                f"The loader prepares every batch in the training process{line}. Its dataset is an "
-                "IterableDataset: split it by torch.utils.data.get_worker_info() first, or every "
-                "worker repeats all of the data; then set num_workers."
-            ),
-        )
-    acc = account(window)
-    wait = ms(acc.ms(acc.shares.get("data_wait", 0.0)))
-    rest = ms((acc.step_ms or 0.0) * (1 - acc.shares.get("data_wait", 0.0)))
-    if plan is None:
-        return (
-            Advice(
-                f"Load in worker processes{line}: num_workers 0 -> 2, then double it while the "
-                "time per sample falls by 3% or more."
-            ),
-        )
-    cores = window.cores or 0.0
-    steps = [
-        Advice(
-            f"num_workers 0 -> {plan.workers}{line}: a batch takes {wait} to prepare and {rest} to "
-            f"train on; {plan.workers} of {cores:.0f} usable cores keep up as well as this "
-            "machine can.",
-            {"num_workers": plan.workers},
-        )
+def sampled(window: Window, *, limit: int) -> tuple[Where, ...]:
+    """The person's lines at which the training thread was met while it waited for data."""
+    seen = [
+        s
+        for s in window.sites
+        if s.rank == window.rank and (s.kind == "data" or s.label == "data_wait")
     ]
-    if loader.epochs > 1:
-        steps.append(
-            Advice(
-                f"Keep the workers between epochs ({loader.epochs} seen): persistent_workers=True.",
-                {"persistent_workers": True},
-            )
+    return tuple(where(s) for s in top_sites(seen, limit=limit, by_count=True))
+
+
+def at(place: Where | None) -> str:
+    """`` (train.py:41)``, or nothing."""
+    return f" ({name(place)})" if place is not None else ""
+
+
+def loader_at(loader: Loader) -> str:
+    """`` (train.py:41)`` of the loader's construction."""
+    return at(loader_line(loader))
+
+
+@dataclass(frozen=True, slots=True)
+class MoreWorkers:
+    """A number of workers that lets the supply keep up, or the most this machine has room for.
+
+    Attributes:
+        needed: Workers at which the supply is as fast as training: fetch time over target step.
+        spare: Cores that neither the trainer, the workers nor others use; ``None`` = unknown.
+        low, high: The speed-up to expect.
+    """
+
+    workers: int
+    needed: float
+    spare: float | None
+    low: float
+    high: float
+
+    def advice(self, window: Window, supply: Supply, pace: Pace, why: str = "") -> Advice:
+        """In words, with the arithmetic and the setting."""
+        loader = supply.loader
+        now = loader.num_workers if loader is not None else 0
+        line = loader_at(loader) if loader is not None else ""
+        cores = window.cores
+        room = ""
+        if cores is not None and self.spare is not None:
+            room = f"{cores:.0f} cores, {cores - self.spare:.0f} busy, "
+        fetch_ms = pace.fetch_ms if pace.fetch_ms is not None else pace.step_ms * max(1, now)
+        each = f"{ms(fetch_ms)} a batch over {ms(pace.floor_ms)} of training"
+        return Advice(
+            f"num_workers {now} -> {self.workers}{line}: {room}the loader needs "
+            f"{self.needed:.1f} workers to keep up ({each}){why}. If the step stays as long, the "
+            "limit is not the number of workers: set it back.",
+            {"num_workers": self.workers},
         )
-    steps.append(
-        Advice("Then make preparation cheaper: vectorise it, or do the fixed part once, offline.")
-    )
-    return tuple(steps)
 
 
-def _busy_worker_advice(window: Window, loader: Loader, line: str) -> tuple[Advice, ...]:
-    steps: list[Advice] = []
-    cores = window.cores
-    trainer = role_cores(window, "trainer") or 1.0
-    spare = 0 if cores is None else int(cores - loader.num_workers - max(1.0, trainer))
-    if spare >= 1:
-        acc = account(window)
-        share = acc.shares.get("data_wait", 0.0)
-        # W workers deliver a batch every T; without the wait one is needed every T - W.
-        wanted = max(loader.num_workers + 1, round(loader.num_workers / max(0.05, 1 - share)))
-        workers = min(loader.num_workers + spare, wanted)
-        steps.append(
-            Advice(
-                f"num_workers {loader.num_workers} -> {workers}{line}: every worker is busy and "
-                f"about {spare} of {cores:.0f} usable cores are idle.",
-                {"num_workers": workers},
-            )
-        )
-    steps.append(
-        Advice(
-            "Make preparation cheaper: faster decoding, vectorised transforms, or augmentation on "
-            "the device instead of the workers."
-        )
-    )
-    steps.append(Advice("Or do the fixed part of it once, offline, and load the result."))
-    return tuple(steps)
+def more_workers(
+    window: Window, supply: Supply, pace: Pace, *, each_cores: float = 1.0
+) -> MoreWorkers | None:
+    """How many workers to advise; ``None`` where there is no room or the cores are unknown.
+
+    Needed is ``fetch time of a step's batches / (T - E)``. Without fetch times ``W`` workers that
+    never rest are taken to deliver a step's batches every ``T``.
+
+    Args:
+        window: For the usable cores.
+        supply: The loader and its workers.
+        pace: Of the loop.
+        each_cores: Cores one worker keeps busy.
+    """
+    loader, cores = supply.loader, window.cores
+    if loader is None or loader.num_workers < 1 or cores is None or loader.iterable:
+        return None
+    now = loader.num_workers
+    fetch_ms = pace.fetch_ms if pace.fetch_ms is not None else pace.step_ms * now
+    needed = fetch_ms / max(pace.floor_ms, 0.02 * pace.step_ms)
+    trainer = max(1.0, role_cores(window, "trainer") or 1.0)
+    spare = cores - now * each_cores - trainer
+    room = now + int(spare / max(each_cores, 0.05)) if spare > 0 else now
+    workers = min(room, MAX_WORKERS, math.ceil(needed))
+    if workers <= now:
+        return None
+    reached = pace.step_ms * now / workers
+    slower = pace.step_ms * now / (now + (workers - now) * WORST_EFFICIENCY)
+    return MoreWorkers(workers, needed, spare, pace.speedup(slower), pace.speedup(reached))
 
 
-def _unknown_advice(supply: Supply, loader: Loader, line: str) -> tuple[Advice, ...]:
-    waits = supply.waits
-    if ready(supply):
+def bounded(found: Finding, low: float, high: float, basis: str) -> Gain:
+    """A gain with its ceiling ``T / (T - E)`` and a forecast that never exceeds it."""
+    top = ceiling(found.lost_share)
+    if top is not None:
+        high = min(high, top)
+    at_least = found.gain is not None and found.gain.at_least
+    return Gain(top, (max(1.0, min(low, high)), max(1.0, high)), basis, at_least)
+
+
+def parent_advice(window: Window, supply: Supply, places: tuple[Where, ...]) -> tuple[Advice, ...]:
+    """What to change where no closer cause covers the wait."""
+    loader = supply.loader
+    if loader is None:
+        return _own_loop(places)
+    line, waits = loader_at(loader), supply.waits
+    if loader.num_workers and ready(supply):
         return (
             Advice(
-                f"Batches were ready{line}, so more workers will not help: what is left is handing "
-                "them over. Larger or fewer tensors a batch, or cores that other programs leave."
+                f"Batches were ready at {1 - (supply.empty_share or 0):.0%} of the polls{line}, so "
+                "more workers will not help: what is left is handing them over. Larger or fewer "
+                "tensors a batch, or cores that other programs leave."
             ),
         )
     if waits.at_epoch_starts:
-        return _epoch_advice(loader, line)
+        return (
+            Advice(
+                f"The waits come at epoch starts{line} ({loader.epochs} epochs seen), the steps "
+                "between hardly wait: do what begins an epoch once (index, shuffle, open files), "
+                "or make epochs longer."
+            ),
+        )
     if loader.num_workers == 0:
-        return (Advice(f"Two loaders share the wait{line}: look at each with its own workers."),)
+        part = f"{supply.part:.0%} of the wait"
+        return (
+            Advice(f"Two loaders share the wait{line}, {part}: look at each with its own workers."),
+        )
     if waits.in_bursts:
         return (
             Advice(
@@ -126,44 +179,25 @@ def _unknown_advice(supply: Supply, loader: Loader, line: str) -> tuple[Advice, 
                 "hardly wait: more workers will not help. Look for single slow items."
             ),
         )
-    idle = jobless(supply.workers_busy)
-    if idle:
-        return (
-            Advice(
-                f"{idle} of {len(supply.workers_busy)} workers have nothing to do{line}: more "
-                "workers will not help; give each one a part of the data (shards, worker split)."
-            ),
-        )
-    starved = supply.empty_share is None or supply.empty_share >= QUEUE_EMPTY
-    if supply.workers_busy and starved and max(supply.workers_busy) < IDLE_WORKER:
-        return (
-            Advice(
-                f"The workers mostly wait{line}: look at storage. Fewer and larger files, a local "
-                "copy, or data kept in memory; more workers only if storage has room."
-            ),
-        )
+    code = at(loader.source) if loader.source is not None else line
     return (
         Advice(
-            f"Find out what the workers do{line}: time one dataset[i] and one collate_fn call by "
-            "hand before changing num_workers."
+            f"Find out what the {loader.num_workers} workers do{code}: time one dataset[i] and one "
+            "collate_fn call by hand before changing num_workers."
         ),
     )
 
 
-def _epoch_advice(loader: Loader, line: str) -> tuple[Advice, ...]:
-    if loader.num_workers and not loader.persistent_workers:
-        return (
-            Advice(
-                f"The waits come at epoch starts{line}, where workers are started anew "
-                f"({loader.epochs} epochs seen): persistent_workers=True keeps them. More workers "
-                "would make each start longer.",
-                {"persistent_workers": True},
-            ),
-            Advice("Or make epochs longer, and what each worker loads when it starts smaller."),
-        )
+def _own_loop(places: tuple[Where, ...]) -> tuple[Advice, ...]:
+    function = places[0] if places else None
+    what = function.what if function is not None else "the code that makes a batch"
     return (
         Advice(
-            f"The waits come at epoch starts{line}, the steps between hardly wait: do what begins "
-            "an epoch once (index, shuffle, open files), or make epochs longer."
+            f"Make the work of {what}{at(function)} once, before training: tokenise, decode or "
+            "resize, store the result, and only slice it in the loop."
+        ),
+        Advice(
+            f"Or prepare the next batch while this one trains{at(function)}: a background thread "
+            "with a queue of 2 batches, or a Dataset with a DataLoader and worker processes."
         ),
     )

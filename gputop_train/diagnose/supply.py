@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
+from statistics import fmean
 
+from gputop_train.diagnose.accounting import account
+from gputop_train.diagnose.fetching import Fetching, fetching
 from gputop_train.diagnose.waits import Waits, pattern
 from gputop_train.diagnose.window import Window
-from gputop_train.model import Loader
+from gputop_train.model import Finding, Loader, ProcSample
 
 QUEUE_EMPTY, MIN_POLLS = 0.5, 5
 #: With workers and batches ready at this part of the polls, the wait is not for supply: next()
@@ -16,39 +21,137 @@ BUSY_WORKER = 0.85
 IDLE_WORKER = 0.4
 #: A worker that uses less than this has nothing to do; half of them: the split is at fault.
 JOBLESS_WORKER = 0.1
+#: Uninterruptible sleep at this part of the samples of a worker is waiting for storage (proposed).
+BLOCKED_PART = 0.2
+#: Less than this from storage is what any process reads by the way (proposed).
+STORAGE_BYTES_PER_S = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerUse:
+    """What one worker process did over the window: means; ``None`` = not measured.
+
+    Attributes:
+        cpu: Cores it used.
+        kernel: Of them, in the kernel.
+        delay: Cores its main thread was ready for and did not get.
+        reads_per_s: Read calls, of files and pipes, page cache included.
+        storage_per_s: Bytes a second that came from storage.
+        blocked: Part (0..1) of the samples in which it waited for storage (state D).
+        threads: The most threads it had.
+        allowed: CPUs it may run on.
+    """
+
+    pid: int
+    cpu: float
+    kernel: float | None = None
+    delay: float | None = None
+    reads_per_s: float | None = None
+    rchar_per_s: float | None = None
+    storage_per_s: float | None = None
+    blocked: float | None = None
+    threads: int | None = None
+    allowed: int | None = None
+
+    @property
+    def wants(self) -> float:
+        """Cores it used or waited for."""
+        return self.cpu + (self.delay or 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Supply:
-    """What is known about how batches come to be."""
+    """What is known about how batches come to be.
+
+    Attributes:
+        loader: The loader waited for longest, of those that feed training.
+        part: Its part (0..1) of the wait of all of them.
+        empty_share: Polls that found no batch ready; ``None`` with too few polls.
+        batches_per_step: Of this loader.
+    """
 
     loader: Loader | None
-    empty_share: float | None  # polls that found no batch ready
-    workers_busy: tuple[float, ...]  # mean cores of each of its worker processes
+    empty_share: float | None
+    workers: tuple[WorkerUse, ...]
     waits: Waits
+    part: float = 1.0
+    fetch: Fetching | None = None
+    batches_per_step: float = 1.0
+
+    @property
+    def workers_busy(self) -> tuple[float, ...]:
+        """Mean cores of each of its worker processes."""
+        return tuple(worker.cpu for worker in self.workers)
+
+    @property
+    def starved(self) -> bool:
+        """Whether the queue was found empty; true where it was not polled."""
+        return self.empty_share is None or self.empty_share >= QUEUE_EMPTY
 
 
+@lru_cache(maxsize=8)
 def supply_of(window: Window) -> Supply:
     """What is known about the supply of this window."""
     feeding = window.feeding_loaders
     loader = feeding[0] if feeding else None
-    polls = [d.ready for d in window.depths if loader is not None and d.loader_id == loader.id]
+    if loader is None:
+        return Supply(None, None, (), pattern(window, None))
+    polls = [d.ready for d in window.depths if d.loader_id == loader.id]
     empty = sum(1 for r in polls if r == 0) / len(polls) if len(polls) >= MIN_POLLS else None
-    return Supply(loader, empty, _workers_busy(window, loader), pattern(window, loader))
+    wait = sum(ld.wait_ns for ld in feeding)
+    return Supply(
+        loader,
+        empty,
+        _workers(window, loader),
+        pattern(window, loader),
+        part=loader.wait_ns / wait if wait else 1.0,
+        fetch=fetching(loader),
+        # Below one: steps of which the probe recorded the end alone, or several steps a batch.
+        batches_per_step=max(1.0, loader.batches / max(1, window.steps_seen)),
+    )
 
 
-def _workers_busy(window: Window, loader: Loader | None) -> tuple[float, ...]:
-    """Mean cores of this loader's workers; those of an evaluation's loader idle by design."""
-    usage: dict[int, list[float]] = {}
+def _workers(window: Window, loader: Loader) -> tuple[WorkerUse, ...]:
+    """This loader's workers; those of an evaluation's loader idle by design."""
+    rows: dict[int, list[ProcSample]] = {}
     for p in window.procs:
         if p.role == "worker" and p.cpu is not None:
-            usage.setdefault(p.pid, []).append(p.cpu)
-    mine = set(loader.worker_pids) if loader is not None else set()
+            rows.setdefault(p.pid, []).append(p)
+    mine = set(loader.worker_pids)
     others = {pid for ld in window.loaders if ld is not loader for pid in ld.worker_pids}
-    kept = [pid for pid in sorted(usage) if pid not in others - mine and len(usage[pid]) >= 2]
+    kept = [pid for pid in sorted(rows) if pid not in others - mine and len(rows[pid]) >= 2]
     if mine & set(kept):
         kept = [pid for pid in kept if pid in mine]
-    return tuple(sum(usage[pid]) / len(usage[pid]) for pid in kept)
+    return tuple(_use(pid, rows[pid]) for pid in kept)
+
+
+def _use(pid: int, rows: list[ProcSample]) -> WorkerUse:
+    states = [p.state for p in rows if p.state is not None]
+    return WorkerUse(
+        pid,
+        cpu=mean(p.cpu for p in rows) or 0.0,
+        kernel=mean(p.cpu_sys for p in rows),
+        delay=mean(p.run_delay for p in rows),
+        reads_per_s=mean(p.reads_per_s for p in rows),
+        rchar_per_s=mean(p.rchar_per_s for p in rows),
+        storage_per_s=mean(p.read_bytes_per_s for p in rows),
+        blocked=sum(1 for s in states if s == "D") / len(states) if states else None,
+        threads=max((p.threads for p in rows if p.threads is not None), default=None),
+        allowed=rows[-1].cpus_allowed,
+    )
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    """Mean of what was measured; ``None`` where nothing was."""
+    known = [v for v in values if v is not None]
+    return fmean(known) if known else None
+
+
+def total(workers: Iterable[WorkerUse], of: Callable[[WorkerUse], float | None]) -> float | None:
+    """Sum over workers; ``None`` where one of them was not measured, or there is none."""
+    values = [of(worker) for worker in workers]
+    known = [v for v in values if v is not None]
+    return sum(known) if known and len(known) == len(values) else None
 
 
 def ready(supply: Supply) -> bool:
@@ -64,3 +167,44 @@ def jobless(workers: tuple[float, ...]) -> int:
         return idle
     jobless = sum(1 for v in workers if v < JOBLESS_WORKER)
     return jobless if 2 * jobless >= len(workers) and max(workers, default=0) >= IDLE_WORKER else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The loop's pace beside its supply's, in milliseconds a step.
+
+    Attributes:
+        step_ms: The mean step ``T``.
+        floor_ms: It without the wait: ``T - E``.
+        fetch_ms: What one process takes for the batches of a step; ``None`` = not timed.
+        supply_ms: ``fetch_ms`` over the workers: a step's share if all fetch all the time.
+    """
+
+    step_ms: float
+    floor_ms: float
+    fetch_ms: float | None
+    supply_ms: float | None
+
+    def covers(self, step_ms: float) -> float:
+        """Part (0..1) of the wait that is gone when the supply allows steps of ``step_ms``."""
+        lost = self.step_ms - self.floor_ms
+        left = max(self.floor_ms, min(self.step_ms, step_ms))
+        return (self.step_ms - left) / lost if lost > 0 else 0.0
+
+    def speedup(self, step_ms: float) -> float:
+        """``T`` over the step that a supply of ``step_ms`` allows."""
+        return self.step_ms / max(self.floor_ms, min(self.step_ms, step_ms), 1e-9)
+
+
+def pace_of(window: Window, found: Finding, supply: Supply) -> Pace:
+    """The pace of a window whose wait costs ``found.lost_share``."""
+    step_ms = account(window).step_ms or 0.0
+    loader, fetch = supply.loader, supply.fetch
+    each = fetch.batch_ms * supply.batches_per_step if fetch is not None else None
+    workers = max(1, loader.num_workers) if loader is not None else 1
+    return Pace(
+        step_ms=step_ms,
+        floor_ms=step_ms * (1 - found.lost_share),
+        fetch_ms=each,
+        supply_ms=each / workers if each is not None else None,
+    )

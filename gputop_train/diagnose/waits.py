@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from gputop_train.diagnose.stats import median
+from gputop_train.diagnose.stats import median, quantile
 from gputop_train.diagnose.window import Window
 from gputop_train.model import Loader
 
@@ -16,6 +16,8 @@ HEAVY_COVERAGE = 0.80
 BURST_PART = 0.25
 #: A distance between bursts is that of epochs when it differs by at most this (or by one step).
 SAME = 0.10
+#: From so many passes on their mere number tells how long an epoch is (proposed).
+ENOUGH_PASSES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +26,25 @@ class Waits:
 
     Attributes:
         heavy: The fewest steps that hold 80% of it.
+        few: They are at most a quarter of the steps.
         in_bursts: They are few, and no sign of workers that deliver in rounds.
         at_epoch_starts: The bursts lie an epoch apart.
+        median_ms, p95_ms: Of the wait in each step.
+        heavy_ms: Of the heavy steps, the wait that nine in ten do not exceed.
+        held: Part (0..1) of the wait in steps that wait half as long as the median heavy one.
+        apart: Usual distance in steps between bursts; ``None`` where there are not two.
     """
 
     steps: int = 0
     heavy: int = 0
+    few: bool = False
     in_bursts: bool = False
     at_epoch_starts: bool = False
+    median_ms: float = 0.0
+    p95_ms: float = 0.0
+    heavy_ms: float = 0.0
+    held: float = 0.0
+    apart: float | None = None
 
 
 def pattern(window: Window, loader: Loader | None) -> Waits:
@@ -42,14 +55,22 @@ def pattern(window: Window, loader: Loader | None) -> Waits:
     """
     waits = [s.labels.get("data_wait", 0) for s in window.steps]
     heavy = _heavy(waits)
+    apart = _apart(heavy) if heavy else None
+    found = Waits(
+        len(waits),
+        len(heavy),
+        median_ms=(median(waits) or 0.0) / 1e6,
+        p95_ms=(quantile(waits, 0.95) or 0.0) / 1e6,
+        heavy_ms=(quantile([waits[at] for at in heavy], 0.9) or 0.0) / 1e6,
+        held=_held(waits, heavy),
+        apart=apart,
+    )
     if not heavy or len(heavy) > BURST_PART * len(waits):
-        return Waits(len(waits), len(heavy))
-    apart = _apart(heavy)
-    epoch = _steps_per_epoch(window, loader)
-    if apart is not None and epoch is not None and _same(apart, epoch):
-        return Waits(len(waits), len(heavy), in_bursts=True, at_epoch_starts=True)
+        return found
+    if apart is not None and _epochs_apart(window, loader, apart):
+        return replace(found, few=True, in_bursts=True, at_epoch_starts=True)
     rounds = apart is not None and loader is not None and _same(apart, _round(window, loader))
-    return Waits(len(waits), len(heavy), in_bursts=not rounds)
+    return replace(found, few=True, in_bursts=not rounds)
 
 
 def _heavy(waits: Sequence[int]) -> list[int]:
@@ -64,6 +85,12 @@ def _heavy(waits: Sequence[int]) -> list[int]:
     return sorted(chosen)
 
 
+def _held(waits: Sequence[int], heavy: Sequence[int]) -> float:
+    usual = median([waits[at] for at in heavy]) or 0.0
+    total = sum(waits)
+    return sum(w for w in waits if w >= usual / 2) / total if total > 0 else 0.0
+
+
 def _apart(heavy: Sequence[int]) -> float | None:
     """Usual distance in steps from one burst to the next; ``None`` with a single burst."""
     # Neighbours are one burst: the first batches of an epoch, or a round that straggles.
@@ -71,11 +98,18 @@ def _apart(heavy: Sequence[int]) -> float | None:
     return median([float(b - a) for a, b in pairwise(starts)])
 
 
-def _steps_per_epoch(window: Window, loader: Loader | None) -> float | None:
+def _epochs_apart(window: Window, loader: Loader | None, apart: float) -> bool:
     if loader is None or loader.epochs < 2 or not loader.batches:
-        return None
+        return False
     batches = loader.length or loader.batches / loader.epochs
-    return batches * window.steps_seen / loader.batches
+    if _same(apart, batches * window.steps_seen / loader.batches):
+        return True
+    if loader.epochs < ENOUGH_PASSES:
+        return False
+    # By passes alone: a loop may leave an epoch early, and batches of steps of which only the end
+    # was recorded are not counted. The last pass may have hardly begun.
+    least, most = window.steps_seen / loader.epochs, window.steps_seen / (loader.epochs - 1)
+    return apart > 1 and (1 - SAME) * least <= apart <= (1 + SAME) * most
 
 
 def _round(window: Window, loader: Loader) -> float:

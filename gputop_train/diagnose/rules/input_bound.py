@@ -4,34 +4,30 @@ Looks for: E_data / T >= 5% info, >= 10% warn, >= 20% critical (TensorFlow 5/20,
 TraceML 10/20) and, with workers, an empty queue at >= 50% of the polls (proposed here).
 On a GPU ``E_data`` is the exposed idle time, or bounded from the driver's utilisation without
 event pairs; on a CPU-only run it is the whole wait, since nothing else runs meanwhile.
-Refined to ``main-process-loading`` (``num_workers=0``) and ``prep-stall`` (every worker >= 85%
-busy); else the parent stands.
+Refined by the rules whose parent it is, in the order of their gates; else it stands alone.
 Differential: a wait while the GPU still works through its queue costs nothing. Configuration alone
 never fires: ``num_workers=0`` without a wait is fine.
-Fix: advice.py. Probe: replay cached batches for 50 steps. Gain: ceiling ``T / (T - E_data)``,
-expected from the rate model of advice.py.
+Fix: the closer cause's. Probe: replay cached batches for 50 steps. Gain: ceiling
+``T / (T - E_data)``; a forecast is the closer cause's.
 """
 
 from __future__ import annotations
 
 from gputop_train.diagnose.accounting import account, largest_ns, lost_share, without_largest
-from gputop_train.diagnose.loading_advice import loading_advice
-from gputop_train.diagnose.loading_model import (
-    WorkerPlan,
-    foreign_cores,
-    load_model,
-    plan_workers,
-    role_cores,
-    shorter_loader,
-)
+from gputop_train.diagnose.loading_advice import loader_line, parent_advice
+from gputop_train.diagnose.loading_advice import places as loading_places
+from gputop_train.diagnose.loading_model import foreign_cores, role_cores
 from gputop_train.diagnose.rules.base import (
     COVERAGE,
+    CRITICAL,
     INFO,
+    WARN,
     Confidence,
     Judgement,
+    Page,
     Rule,
     RuledOut,
-    ceiling,
+    Threshold,
     cores,
     gain,
     hook_missing,
@@ -39,12 +35,17 @@ from gputop_train.diagnose.rules.base import (
     number,
     percent,
     severity,
-    top_sites,
-    where,
 )
-from gputop_train.diagnose.supply import BUSY_WORKER, QUEUE_EMPTY, Supply, ready, supply_of
+from gputop_train.diagnose.supply import (
+    BUSY_WORKER,
+    MOSTLY_READY,
+    QUEUE_EMPTY,
+    Supply,
+    ready,
+    supply_of,
+)
 from gputop_train.diagnose.window import Window
-from gputop_train.model import Abstention, Evidence, Finding, Gain, Where
+from gputop_train.model import Abstention, Evidence, Finding, Where
 
 ID = "input-bound"
 LOWER_BOUND = "at least, by driver utilisation"
@@ -87,40 +88,19 @@ def _lost(window: Window, host: float) -> tuple[float | None, str, Confidence]:
     return lower, LOWER_BOUND, "medium"
 
 
-def _refine(window: Window, supply: Supply) -> str | None:
-    if supply.waits.at_epoch_starts:
-        return None  # preparing a batch is quick; what begins an epoch is slow
-    loaders = window.feeding_loaders
-    wait = sum(ld.wait_ns for ld in loaders)
-    alone = [ld for ld in loaders if ld.num_workers == 0]
-    if loaders and (wait == 0 or sum(ld.wait_ns for ld in alone) >= COVERAGE * wait) and alone:
-        return "main-process-loading"
-    loader = supply.loader
-    if loader is None or loader.num_workers == 0 or supply.waits.in_bursts:
-        return None
-    all_busy = len(supply.workers_busy) >= loader.num_workers and (
-        min(supply.workers_busy) >= BUSY_WORKER
-    )
-    empty = supply.empty_share is not None and supply.empty_share >= QUEUE_EMPTY
-    return "prep-stall" if all_busy and empty else None
-
-
 def _finding(
     window: Window, lost: float, basis: str, confidence: Confidence, supply: Supply
 ) -> Finding:
     acc = account(window)
-    refined = _refine(window, supply)
     if supply.empty_share is not None and supply.empty_share < QUEUE_EMPTY:
         confidence = "medium" if confidence == "high" else "low"  # batches were ready: not supply
     level = severity(lost, window.totals.steps)
     if ready(supply):
         level = "info"
-    plan = _plan(window, lost) if refined == "main-process-loading" else None
     places, why_none = _places(window, supply)
     waiting = "The GPU" if window.on_gpu else "Training"
     return Finding(
         id=ID,
-        refined=refined,
         summary=(
             f"{waiting} waits for data in {percent(lost)} of every step: "
             f"{ms(acc.ms(lost))} of {ms(acc.step_ms or 0.0)}."
@@ -131,8 +111,8 @@ def _finding(
         evidence=_evidence(window, lost, basis, supply),
         where=places,
         where_missing=why_none,
-        advice=loading_advice(window, refined, supply, plan, places),
-        gain=_gain(lost, basis, plan, confidence),
+        advice=parent_advice(window, supply, places),
+        gain=gain(lost, f"T / (T - E), E {basis}", at_least=basis == LOWER_BOUND),
     )
 
 
@@ -162,39 +142,65 @@ def _evidence(window: Window, lost: float, basis: str, supply: Supply) -> tuple[
 
 
 def _places(window: Window, supply: Supply) -> tuple[tuple[Where, ...], str | None]:
-    if supply.loader is not None:
-        wait = sum(ld.wait_ns for ld in window.feeding_loaders)
-        chosen, covered = [], 0
-        for ld in window.feeding_loaders[:3]:
-            chosen.append(Where(ld.file, ld.line, shorter_loader(ld)))
-            covered += ld.wait_ns
-            if covered >= COVERAGE * wait:
-                break
-        return tuple(chosen), None
-    sampled = [
-        s
-        for s in window.sites
-        if s.rank == window.rank and (s.kind == "data" or s.label == "data_wait")
-    ]
-    if sampled:
-        return tuple(where(s) for s in top_sites(sampled, by_count=True)), None
-    return (), "no DataLoader fed this loop and the sampler named no function"
+    if supply.loader is None:
+        found = loading_places(window, supply)
+        missing = "no DataLoader fed this loop and the sampler named no function"
+        return found, None if found else missing
+    wait = sum(ld.wait_ns for ld in window.feeding_loaders)
+    chosen, covered = [], 0
+    for ld in window.feeding_loaders[:3]:
+        chosen.append(loader_line(ld))
+        covered += ld.wait_ns
+        if covered >= COVERAGE * wait:
+            break
+    if len(chosen) == 1:
+        return loading_places(window, supply), None
+    return tuple(chosen), None
 
 
-def _plan(window: Window, lost: float) -> WorkerPlan | None:
-    loader = window.feeding_loaders[0]
-    model = load_model(window, lost)
-    # Workers would each read a whole IterableDataset: the data would come several times.
-    return None if model is None or loader.iterable else plan_workers(model)
-
-
-def _gain(lost: float, basis: str, plan: WorkerPlan | None, confidence: Confidence) -> Gain:
-    if plan is None:
-        return gain(lost, f"T / (T - E), E {basis}", at_least=confidence == "medium")
-    top = ceiling(lost)
-    high = plan.high if top is None else min(plan.high, top)
-    text = f"slowest of trainer, {plan.workers} worker{'s' * (plan.workers > 1)}, cores as measured"
-    return Gain(top, (min(plan.low, high), high), text, at_least=basis == LOWER_BOUND)
-
-
-RULE = Rule(ID, 30, judge, probe="replay cached batches for 50 steps")
+PAGE = Page(
+    number=1,
+    title="The device waits for data",
+    meaning=(
+        "The training thread stands in the loader's next() while the GPU (on a CPU-only run: the "
+        "training itself) has nothing to do. Utilisation dips in every step or reads flat and low; "
+        "the closer causes below say why the batch was not there."
+    ),
+    looks_at=(
+        "time blocked in next(), of every loader that feeds a backward",
+        "GPU idle time in it, from event pairs; else host wait less the driver's busy share",
+        "batches ready in the loader's queue, polled",
+        "CPU use of the trainer and of each worker, cores the run may use",
+    ),
+    thresholds=(
+        Threshold(
+            "lost to data wait",
+            f"info from {percent(INFO)}, warn from {percent(WARN)}, critical from "
+            f"{percent(CRITICAL)} of wall",
+            "TensorFlow's profiler 5/20, kineto 5, XProf 10, TraceML 10/20",
+        ),
+        Threshold(
+            "queue found empty",
+            f">= {percent(QUEUE_EMPTY)} of polls, else confidence is lowered",
+            "proposed",
+        ),
+        Threshold(
+            "batches ready",
+            f">= {percent(MOSTLY_READY)} of polls: information, the wait is not for supply",
+            "proposed",
+        ),
+    ),
+    mistaken_for=(
+        "a wait in next() while the GPU works through its queue: exposed idle is about 0",
+        "num_workers=0 without a wait: configuration alone never fires",
+        "a single long wait: it must be there without its largest occurrence",
+        "another rank's loader: its wait shows as communication here",
+    ),
+    mend=(
+        "that of the closer cause",
+        "without a DataLoader: do the work once before training, or in a thread beside it",
+    ),
+    test="replay cached batches for 50 steps",
+    gain="ceiling T / (T - E); a forecast only where a closer cause has a rate model",
+)
+RULE = Rule(ID, 30, judge, probe="replay cached batches for 50 steps", page=PAGE)

@@ -1,0 +1,225 @@
+"""``main-process-loading``: the training process prepares its batches itself.
+
+Looks for: ``num_workers=0`` in the loaders of 80% of the wait (``input-bound`` found the cost).
+Differential: without a wait 0 workers is right (in-memory tensors); waits at epoch starts only are
+what begins an epoch; a slow ``collate_fn`` of the person's own is asked before; a loop without a
+DataLoader has no workers to set.
+Fix: the number of workers that the model of loading_model.py advises, then kept workers, then
+cheaper preparation. Probe: num_workers=2. Gain: T / max(T - E, preparation / workers, cores).
+"""
+
+from __future__ import annotations
+
+from gputop_train.diagnose.loading_advice import at, loader_at, places
+from gputop_train.diagnose.loading_model import (
+    WORTH,
+    LoadModel,
+    WorkerPlan,
+    load_model,
+    plan_workers,
+    role_cores,
+)
+from gputop_train.diagnose.rules.base import (
+    COVERAGE,
+    INFO,
+    Page,
+    Refinement,
+    Rule,
+    RuledOut,
+    Threshold,
+    ceiling,
+    ms,
+    number,
+    percent,
+    span,
+)
+from gputop_train.diagnose.supply import Supply, supply_of
+from gputop_train.diagnose.window import Window
+from gputop_train.model import Abstention, Advice, Evidence, Finding, Gain, Loader, Where
+
+ID = "main-process-loading"
+
+
+def refine(window: Window, found: Finding) -> Refinement | Abstention | RuledOut:
+    """Whether the training process loads for itself."""
+    supply = supply_of(window)
+    loaders = window.feeding_loaders
+    if supply.loader is None:
+        return RuledOut(ID, "no DataLoader feeds this loop: there are no workers to set")
+    alone = [ld for ld in loaders if ld.num_workers == 0]
+    if not alone:
+        return RuledOut(ID, "worker processes load")
+    if supply.waits.at_epoch_starts:
+        return RuledOut(ID, "a batch is prepared quickly, what begins an epoch is slow")
+    wait = sum(ld.wait_ns for ld in loaders)
+    covers = sum(ld.wait_ns for ld in alone) / wait if wait else len(alone) / len(loaders)
+    model = load_model(window, found.lost_share)
+    # Workers would each read a whole IterableDataset: the data would come several times.
+    plan = None if model is None or alone[0].iterable else plan_workers(model)
+    where = places(window, supply)
+    return Refinement(
+        ID,
+        covers,
+        "The training process prepares every batch itself (num_workers=0).",
+        evidence=_evidence(supply),
+        where=where,
+        advice=_advice(window, alone[0], model, plan, where),
+        gain=_gain(found, plan),
+    )
+
+
+def _evidence(supply: Supply) -> tuple[Evidence, ...]:
+    fetch = supply.fetch
+    if fetch is None:
+        return ()
+    return (
+        span("a batch, made in the training process", fetch.batch_ms),
+        number("collate_fn", fetch.collate, "of a batch's time"),
+    )
+
+
+def _gain(found: Finding, plan: WorkerPlan | None) -> Gain | None:
+    if plan is None:
+        return None
+    top = ceiling(found.lost_share)
+    high = plan.high if top is None else min(plan.high, top)
+    text = f"slowest of trainer, {plan.workers} worker{'s' * (plan.workers > 1)}, cores as measured"
+    at_least = found.gain is not None and found.gain.at_least
+    return Gain(top, (min(plan.low, high), high), text, at_least=at_least)
+
+
+def _advice(
+    window: Window,
+    loader: Loader,
+    model: LoadModel | None,
+    plan: WorkerPlan | None,
+    where: tuple[Where, ...],
+) -> tuple[Advice, ...]:
+    line = loader_at(loader)
+    if loader.iterable:
+        return (
+            Advice(
+                f"The loader prepares every batch in the training process{line}. Its dataset is an "
+                f"IterableDataset: split it by torch.utils.data.get_worker_info() first"
+                f"{at(loader.source)}, or every worker repeats all of the data; then set "
+                "num_workers."
+            ),
+        )
+    if plan is None or model is None:
+        return (
+            Advice(
+                f"Load in worker processes{line}: num_workers 0 -> 2, then double it while the "
+                "time per sample falls by 3% or more."
+            ),
+        )
+    code = next((place for place in where if (place.file, place.line) != _key(loader)), None)
+    cheaper = (
+        f"Make preparation cheaper{at(code)}: vectorise it, or do the fixed part once, offline"
+    )
+    if plan.high < 1 + WORTH:
+        return _no_room(window, loader, model, cheaper)
+    needed = model.prepare_ms / max(model.floor_ms, 0.02 * model.step_ms)
+    steps = [
+        Advice(
+            f"num_workers 0 -> {plan.workers}{line}: {model.cores:.0f} cores, "
+            f"{role_cores(window, 'trainer') or 1.0:.1f} busy; a batch takes "
+            f"{ms(model.prepare_ms)} to prepare and {ms(model.floor_ms)} to train on, so "
+            f"{needed:.1f} workers keep up"
+            f"{_why(needed, plan, model)}.",
+            {"num_workers": plan.workers},
+        )
+    ]
+    if loader.epochs > 1:
+        steps.append(
+            Advice(
+                f"Keep the workers between epochs ({loader.epochs} seen): "
+                f"persistent_workers=True{line}.",
+                {"persistent_workers": True},
+            )
+        )
+    steps.append(Advice(f"If the wait stays: {cheaper[0].lower()}{cheaper[1:]}."))
+    return tuple(steps)
+
+
+def _why(needed: float, plan: WorkerPlan, model: LoadModel) -> str:
+    """Why the number advised is not the number needed."""
+    if plan.workers + 1 <= needed:
+        return f"; beyond {plan.workers} another one brings less than {percent(WORTH)} here"
+    return "; a worker is slower than the training process" if plan.workers > needed + 1 else ""
+
+
+def _no_room(window: Window, loader: Loader, model: LoadModel, cheaper: str) -> tuple[Advice, ...]:
+    host = window.host[-1] if window.host else None
+    total = host.cpus_total if host is not None else None
+    steps = [
+        Advice(
+            f"{cheaper}. Workers{loader_at(loader)} bring nothing on the {model.cores:.3g} core"
+            f"{'s' * (model.cores >= 2)} this run may use."
+        )
+    ]
+    if total is not None and total >= 2 * model.cores:
+        steps.insert(
+            0,
+            Advice(
+                f"Widen the CPU mask or quota: {model.cores:.3g} of {total} cores may be used; "
+                f"then set num_workers{loader_at(loader)} from 0 to 2 and double it while it helps."
+            ),
+        )
+    return tuple(steps)
+
+
+def _key(loader: Loader) -> tuple[str, int]:
+    return loader.file, loader.line
+
+
+PAGE = Page(
+    number=2,
+    title="Loading in the training process",
+    meaning=(
+        "The DataLoader has no worker processes (num_workers=0, the default), so the training "
+        "thread prepares each batch itself and the device waits meanwhile. One core is busy, the "
+        "others idle."
+    ),
+    looks_at=(
+        "num_workers of the loaders that feed training, and the wait for each",
+        "the training thread's lines while it waits, by the sampler",
+        "time of a batch, items apart from collate_fn",
+        "cores the run may use, and what others take of them",
+    ),
+    thresholds=(
+        Threshold(
+            "lost to data wait", f">= {percent(INFO)} of wall", "catalogue 2; see input-bound"
+        ),
+        Threshold(
+            "part of the wait in loaders without workers",
+            f">= {percent(COVERAGE)}",
+            "TraceML, issue 238 (cause coverage)",
+        ),
+        Threshold(
+            "another worker is worth it",
+            f"while the step shortens by {percent(WORTH)} or more",
+            "proposed (catalogue 2)",
+        ),
+    ),
+    mistaken_for=(
+        "in-memory data, where 0 workers is fastest: there is no wait then",
+        "what begins an epoch: the waits lie an epoch apart",
+        "slow-collate: a collate_fn of the person's own costs it",
+        "a loop without a DataLoader: the function that makes the batch is named instead",
+    ),
+    mend=(
+        "num_workers as many as keep up, at most the cores that are free",
+        "persistent_workers=True where there are several epochs",
+        "cheaper preparation",
+    ),
+    test="the same run with num_workers=2",
+    gain="T / max(T - E, preparation / (workers x efficiency), CPU time / cores)",
+)
+RULE = Rule(
+    ID,
+    306,
+    probe="the same run with num_workers=2",
+    parent="input-bound",
+    refine=refine,
+    page=PAGE,
+)

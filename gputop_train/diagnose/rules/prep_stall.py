@@ -1,0 +1,171 @@
+"""``prep-stall``: all workers are busy computing, and still too slow.
+
+Looks for: every worker at >= 85% of a core (proposed; SageMaker: CPU > 90% with the GPU < 10%),
+time it was ready to run without a core counted as busy, and the queue empty at >= 50% of polls.
+With fetch times: the workers' batches must come no faster than the steps they are waited for in.
+Differential: one busy worker of many; sleeping workers (``fetch-stall``); few long waits; more
+threads than cores (``cpu-oversubscription``); a slow ``collate_fn``; all asked before this.
+Fix: as many workers as keep up where cores are free, else cheaper preparation. Probe: the data set
+in /dev/shm changes nothing. Gain: T / max(T - E, T x workers now / workers then).
+"""
+
+from __future__ import annotations
+
+from gputop_train.diagnose.loading_advice import at, bounded, loader_at, more_workers, places
+from gputop_train.diagnose.loading_model import role_cores
+from gputop_train.diagnose.rules.base import (
+    Page,
+    Refinement,
+    Rule,
+    RuledOut,
+    Threshold,
+    ms,
+    number,
+    percent,
+    span,
+)
+from gputop_train.diagnose.supply import (
+    BUSY_WORKER,
+    QUEUE_EMPTY,
+    Pace,
+    Supply,
+    pace_of,
+    supply_of,
+    total,
+)
+from gputop_train.diagnose.window import Window
+from gputop_train.model import Abstention, Advice, Evidence, Finding, Loader
+
+ID = "prep-stall"
+#: The supply is the limit when its batches are due no faster than this part of the step (proposed).
+SETS_THE_PACE = 0.7
+
+
+def refine(window: Window, found: Finding) -> Refinement | Abstention | RuledOut:
+    """Whether the workers' computing is what is waited for."""
+    supply = supply_of(window)
+    loader = supply.loader
+    if loader is None or loader.num_workers == 0:
+        return RuledOut(ID, "there are no workers")
+    if supply.waits.in_bursts:
+        return RuledOut(ID, "the wait is in a few steps, not in the mean")
+    if len(supply.workers) < loader.num_workers:
+        return Abstention(ID, "CPU use of the workers")
+    if min(worker.wants for worker in supply.workers) < BUSY_WORKER:
+        return RuledOut(ID, f"not every worker is at {percent(BUSY_WORKER)} of a core")
+    if supply.empty_share is None:
+        return Abstention(ID, "polls of the loader's queue")
+    if not supply.starved:
+        return RuledOut(ID, "batches were ready")
+    pace = pace_of(window, found, supply)
+    if pace.supply_ms is not None and pace.supply_ms < SETS_THE_PACE * pace.step_ms:
+        return RuledOut(ID, "the workers make batches faster than they are used")
+    return _named(window, found, supply, loader, pace)
+
+
+def _named(
+    window: Window, found: Finding, supply: Supply, loader: Loader, pace: Pace
+) -> Refinement:
+    more = more_workers(window, supply, pace)
+    busy = total(supply.workers, lambda w: w.cpu) or 0.0
+    rows: list[Evidence] = [
+        number("CPU of all workers", busy, "cores"),
+        number("ready to run without a core", total(supply.workers, lambda w: w.delay), "cores"),
+    ]
+    if supply.fetch is not None:
+        rows.append(span("a batch, made in a worker", supply.fetch.batch_ms))
+        rows.append(number("collate_fn", supply.fetch.collate, "of a batch's time"))
+    steps = [more.advice(window, supply, pace)] if more is not None else []
+    code = at(loader.source) or loader_at(loader)
+    full = "" if more is not None else _full(window, loader)
+    target = ms(pace.floor_ms * loader.num_workers)
+    one = f"a batch may take {target} in each of {loader.num_workers} workers"
+    steps.append(
+        Advice(
+            f"Make preparation cheaper{code}: {full}{one} to keep up. Faster decoding "
+            "(torchvision.io.decode_jpeg), vectorised transforms, or augmentation on the device."
+        )
+    )
+    steps.append(
+        Advice(
+            f"If that is not enough: do its fixed part once, offline{code}, and load the result."
+        )
+    )
+    gain = None
+    if more is not None:
+        gain = bounded(
+            found,
+            more.low,
+            more.high,
+            f"T x {loader.num_workers} / {more.workers} workers, at most what training allows",
+        )
+    return Refinement(
+        ID,
+        supply.part,
+        f"All {loader.num_workers} workers are busy preparing.",
+        evidence=tuple(row for row in rows if row.value is not None),
+        where=places(window, supply, costly_first=more is None),
+        advice=tuple(steps),
+        gain=gain,
+    )
+
+
+def _full(window: Window, loader: Loader) -> str:
+    cores = window.cores
+    if cores is None:
+        return ""
+    trainer = role_cores(window, "trainer") or 1.0
+    return (
+        f"{loader.num_workers} workers and {trainer:.1f} cores of training fill the {cores:.0f} "
+        "this run may use, so more would only share them; "
+    )
+
+
+PAGE = Page(
+    number=3,
+    title="Preparation keeps all workers busy",
+    meaning=(
+        "Every worker computes all the time (decoding, augmentation, tokenising), the queue is "
+        "empty, and the device waits. Storage has little to do."
+    ),
+    looks_at=(
+        "CPU use of each worker, and time it was ready to run without a core (schedstat)",
+        "batches ready in the queue",
+        "time of a batch in a worker, items apart from collate_fn",
+        "how the waits lie: in all steps, or in every round of the workers",
+    ),
+    thresholds=(
+        Threshold(
+            "CPU of every worker",
+            f">= {percent(BUSY_WORKER)} of a core, used or waited for",
+            "proposed; SageMaker CPU > 90% with GPU < 10%, gpuprof host CPU >= 80%",
+        ),
+        Threshold("queue found empty", f">= {percent(QUEUE_EMPTY)} of polls", "proposed"),
+        Threshold(
+            "a batch's time over the workers",
+            f">= {percent(SETS_THE_PACE)} of the step",
+            "proposed",
+        ),
+    ),
+    mistaken_for=(
+        "fetch-stall: the workers wait for storage, or mostly call read()",
+        "cpu-oversubscription: more threads than cores (spinning OpenMP threads)",
+        "slow-collate, slow-worker, idle-workers: asked before",
+        "bursty-prefetch: the mean is fast enough",
+    ),
+    mend=(
+        "as many workers as keep up, where cores are free",
+        "cheaper decoding and transforms, or augmentation on the device",
+        "the fixed part once, offline",
+    ),
+    test="the data set in /dev/shm: nothing changes",
+    gain="T / max(T - E, T x workers now / workers then)",
+)
+RULE = Rule(
+    ID,
+    314,
+    probe="the data set in /dev/shm: nothing changes",
+    parent="input-bound",
+    refine=refine,
+    page=PAGE,
+)

@@ -1,0 +1,161 @@
+"""``worker-respawn``: worker processes are started anew for every epoch, and training waits.
+
+Looks for: workers without ``persistent_workers`` that were started at least twice, and the waits
+for the first batch after each start (with the starting itself) >= 80% of the data wait. Of a first
+wait, what any batch takes is not counted: kept workers take that too. On stores without those
+counters: the few steps that hold the wait lie an epoch apart. The 3% of an epoch of the catalogue
+is met wherever ``input-bound`` speaks, from 5%.
+Differential: kept workers or none (what begins an epoch is slow itself); batches that are slow all
+along; a save or an evaluation at the epoch's end, which has a label of its own.
+Fix: ``persistent_workers=True``; never more workers, which make each start longer.
+Gain: epoch / (epoch - pause), the pause measured.
+"""
+
+from __future__ import annotations
+
+from gputop_train.diagnose.loading_advice import at, bounded, loader_at, places
+from gputop_train.diagnose.rules.base import (
+    COVERAGE,
+    Page,
+    Refinement,
+    Rule,
+    RuledOut,
+    Threshold,
+    ms,
+    number,
+    percent,
+    span,
+)
+from gputop_train.diagnose.supply import Pace, Supply, pace_of, supply_of
+from gputop_train.diagnose.window import Window
+from gputop_train.model import Abstention, Advice, Finding, Loader
+
+ID = "worker-respawn"
+MIN_STARTS = 2
+#: Of a pause, what may stay with kept workers: they refill an empty queue (proposed).
+STAYS = 0.2
+
+
+def refine(window: Window, found: Finding) -> Refinement | Abstention | RuledOut:
+    """Whether the wait is that of workers being started."""
+    supply = supply_of(window)
+    loader = supply.loader
+    if loader is None or loader.num_workers == 0:
+        return RuledOut(ID, "no worker processes are started")
+    if loader.persistent_workers:
+        return RuledOut(ID, "the workers are kept between epochs")
+    if max(loader.epochs, loader.starts) < MIN_STARTS:
+        return RuledOut(ID, "the workers were started once")
+    part = _part(loader, supply)
+    if part is None and not supply.waits.at_epoch_starts:
+        if loader.first_waits or window.steps:
+            return RuledOut(ID, "the waits do not lie at epoch starts")
+        return Abstention(ID, "waits for the first batch of an epoch")
+    covers = supply.part * max(
+        part or 0.0, supply.waits.held if supply.waits.at_epoch_starts else 0.0
+    )
+    return _named(window, found, supply, loader, covers, counted=part is not None)
+
+
+def _part(loader: Loader, supply: Supply) -> float | None:
+    """Part of this loader's wait that starting its workers costs; ``None`` = not counted."""
+    if loader.first_waits < MIN_STARTS or loader.starts < MIN_STARTS:
+        return None
+    whole = loader.wait_ns + loader.start_ns
+    usual_ms = supply.fetch.usual_ms if supply.fetch is not None else None
+    batches = loader.first_waits * (usual_ms or 0.0) * 1e6
+    started = max(0.0, loader.first_wait_ns - batches) + loader.start_ns
+    return started / whole if whole > 0 else None
+
+
+def _named(
+    window: Window, found: Finding, supply: Supply, loader: Loader, covers: float, *, counted: bool
+) -> Refinement:
+    pace: Pace = pace_of(window, found, supply)
+    starts = max(loader.starts, loader.epochs) if counted else loader.epochs
+    pause_ms = (
+        (loader.first_wait_ns + loader.start_ns) / loader.first_waits / 1e6
+        if counted
+        else supply.waits.heavy_ms
+    )
+    cost = found.lost_share * min(1.0, covers)
+    best, least = pace.step_ms * (1 - cost), pace.step_ms * (1 - cost * (1 - STAYS))
+    line = loader_at(loader)
+    first = (
+        f"persistent_workers=True{line}: {loader.num_workers} workers were started {starts} times, "
+        f"each time for {ms(pause_ms)}; keep them. num_workers stays {loader.num_workers}: more "
+        "would make each start longer."
+    )
+    code = at(loader.source)
+    return Refinement(
+        ID,
+        covers,
+        f"{loader.num_workers} worker processes are started for every epoch: {ms(pause_ms)} each.",
+        confidence="high" if counted else "medium",
+        evidence=(
+            number("times the workers were started", starts),
+            span("first batch after a start, mean", pause_ms),
+            number("of the data wait, at starts", min(1.0, covers), "of wait"),
+        ),
+        where=places(window, supply),
+        advice=(
+            Advice(first, {"persistent_workers": True}),
+            Advice(
+                f"If the first batch stays slow: move what a worker does on its first item{code} "
+                f"into the dataset's __init__, which runs once before {loader.num_workers} workers "
+                "are forked, not in each of them."
+            ),
+        ),
+        gain=bounded(
+            found,
+            pace.speedup(least),
+            pace.speedup(best),
+            f"epoch / (epoch - pause): {percent(cost)} of the time is at worker starts",
+        ),
+    )
+
+
+PAGE = Page(
+    number=9,
+    title="Workers started anew for every epoch",
+    meaning=(
+        "At the start of each epoch the loader starts its worker processes again, each loads what "
+        "it needs, and the first batch is late; the steps between hardly wait. Short epochs make "
+        "it a large part of the time, and more workers make it worse."
+    ),
+    looks_at=(
+        "num_workers and persistent_workers of the loader",
+        "times its workers were started, and the training thread's time in it",
+        "wait for the first batch after each start, less a usual batch's time",
+        "distance in steps between the few long waits, beside the epoch's length",
+    ),
+    thresholds=(
+        Threshold("starts", f">= {MIN_STARTS}", "proposed"),
+        Threshold(
+            "data wait at starts",
+            f">= {percent(COVERAGE)} of it",
+            "TraceML, issue 238 (cause coverage); the wait itself from 5%, the catalogue's 3% "
+            "of an epoch is below that",
+        ),
+    ),
+    mistaken_for=(
+        "kept workers, or none: what begins an epoch (index, shuffle, files) is slow itself",
+        "slow batches all along: the waits are not at epoch starts",
+        "a save or an evaluation at the end of an epoch: it has its own label",
+    ),
+    mend=(
+        "persistent_workers=True",
+        "what each worker loads when it starts: once, before the fork",
+        "longer epochs",
+    ),
+    test="compare epochs from the second on with persistent workers",
+    gain="epoch / (epoch - pause)",
+)
+RULE = Rule(
+    ID,
+    301,
+    probe="the same run with persistent_workers=True",
+    parent="input-bound",
+    refine=refine,
+    page=PAGE,
+)
