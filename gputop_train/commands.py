@@ -220,7 +220,7 @@ def report(
         if diff:
             from gputop_train import edit_commands
 
-            return edit_commands.show_diff(run_dir, run)
+            return edit_commands.show_diff(run_dir, recording=run.endswith(".zip"))
         if lines or memory:
             return _report_detail(run_dir, lines=lines, memory=memory, ascii_only=ascii_only)
         return _report(run_dir, json_path, recording=_recording(run), ascii_only=ascii_only)

@@ -60,19 +60,23 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def show_diff(run_dir: Path, again: str | None = None) -> int:
+def show_diff(run_dir: Path, *, recording: bool = False) -> int:
     """Print a run's advice as a diff that ``patch -p1`` takes; what it cannot hold is a comment.
 
     Args:
         run_dir: The run.
-        again: How a person names it; its id where that is ``None``.
+        recording: Whether it was unpacked from a recording, which ``apply`` does not take.
     """
+    from gputop_train import paths
+
     report, plan = plan_of(run_dir)
-    name = again or run_dir.name
     lines = diff_lines(report, plan)
-    if plan.edited:
-        lines.append(f"# To make these changes: gputop-train apply {name} (keeps a backup), or\n")
-        lines.append(f"# in {plan.base}: gputop-train report {name} --diff | patch -p1\n")
+    if plan.edited and not recording:
+        where = paths.come_back("report", run_dir)
+        lines.append(
+            f"# To make these changes, with a backup: {paths.come_back('apply', run_dir)}\n"
+        )
+        lines.append(f"# Or in {plan.base}: {where} --diff | patch -p1\n")
     _print(lines)
     return 0
 
@@ -115,14 +119,15 @@ def apply_advice(run_dir: Path, *, only: int | None, yes: bool) -> int:
         click.ClickException: The run still trains, or a file could not be written.
         click.UsageError: No such advice; or nobody can be asked and ``--yes`` was not given.
     """
+    from gputop_train import paths
     from gputop_train.launch.runs import read_run
 
     info = read_run(run_dir)
     if info is not None and info.alive:
         raise click.ClickException(
             f"{run_dir.name} still trains, and new processes of it would read a changed file. "
-            "Apply when it has ended; look at the changes with: "
-            f"gputop-train report {run_dir.name} --diff"
+            "Apply when it has ended. The changes: "
+            f"{paths.come_back('report', run_dir)} --diff"
         )
     report, plan = plan_of(run_dir, only)
     if only is not None and not plan.proposals:

@@ -38,28 +38,23 @@ def apply(source: Source, splices: Iterable[Splice]) -> str:
             raise EditError("Two changes touch the same place: make them one after the other.")
         text = text[: splice.start] + splice.text + text[splice.end :]
         last = splice.start
-    check(source.text, text)
+    check(text)
     return text
 
 
-def check(before: str, after: str) -> None:
+def check(text: str) -> None:
     """See to it that a changed text is still Python.
 
     Raises:
-        EditError: It is not, or already was not.
+        EditError: It is not.
     """
-    _compile(before, "It is not valid for the Python that runs gputop-train")
-    _compile(after, "The change would not be valid Python there")
-    parse(after)
-
-
-def _compile(text: str, otherwise: str) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             compile(text, "<edit>", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as failure:
-        raise EditError(f"{otherwise}: {failure}.") from None
+        raise EditError(f"The change would not be valid Python there: {failure}.") from None
+    parse(text)
 
 
 def set_value(argument: Argument, value: Any) -> Splice:
