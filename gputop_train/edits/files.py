@@ -85,7 +85,6 @@ def read(path: Path) -> Original:
     Raises:
         EditError: It is not a file of the user's own that can be changed safely.
     """
-    name = path.name
     if foreign(path):
         raise EditError(f"{path} belongs to an installed package, not to your code.")
     try:
@@ -96,16 +95,27 @@ def read(path: Path) -> Original:
         if path.is_symlink():
             raise EditError(f"{path} is a symbolic link: change what it points at.") from None
         raise EditError(f"{path} cannot be read ({failure.strerror or failure}).") from None
-    with os.fdopen(fd, "rb") as stream:
+    try:
         info = os.fstat(fd)
-        if not stat.S_ISREG(info.st_mode):
-            raise EditError(f"{path} is not a regular file.")
-        if info.st_nlink > 1:
-            raise EditError(f"{name} has {info.st_nlink} hard links: changing it would split them.")
-        if info.st_size > MAX_BYTES:
-            raise EditError(f"{name} is larger than {MAX_BYTES >> 20} MB.")
-        content = stream.read(MAX_BYTES + 1)
+        _accept(path, info)
+        with open(fd, "rb", closefd=False) as stream:  # noqa: PTH123 - a descriptor, no path
+            content = stream.read(MAX_BYTES + 1)
+    except OSError as failure:
+        raise EditError(f"{path} cannot be read ({failure.strerror or failure}).") from None
+    finally:
+        os.close(fd)
     return _decoded(path, content, info.st_mtime_ns)
+
+
+def _accept(path: Path, info: os.stat_result) -> None:
+    if not stat.S_ISREG(info.st_mode):
+        raise EditError(f"{path} is not a regular file.")
+    if info.st_nlink > 1:
+        raise EditError(
+            f"{path.name} has {info.st_nlink} hard links: changing it would split them."
+        )
+    if info.st_size > MAX_BYTES:
+        raise EditError(f"{path.name} is larger than {MAX_BYTES >> 20} MB.")
 
 
 def _decoded(path: Path, content: bytes, mtime_ns: int) -> Original:
