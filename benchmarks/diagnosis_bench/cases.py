@@ -1,4 +1,7 @@
-"""A directory of cases: ``scripts/*.py``, ``fixed/*.py`` and what is expected of each."""
+"""A directory of cases: ``scripts/*.py``, ``fixed/*.py`` and what is expected of each.
+
+Without a folder ``scripts`` the scripts lie beside ``expected.json`` (as in demos/fooling).
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,8 @@ class Case:
 
     ``allowed`` are all ids that are right; ``must_not`` wrong causes, ``must_not_advise`` wrong
     mends in words; ``fix_args`` and ``fix_env`` are what the corrected twin needs to be one.
+    ``beside`` must be named too, as verdict or also. The lines a cause may be pinned on are given
+    as ``where_lines``, or as ``where_text``: every line that holds one of these texts.
     """
 
     name: str
@@ -33,6 +38,7 @@ class Case:
     fix_args: tuple[str, ...] = ()
     fix_env: tuple[tuple[str, str], ...] = ()
     args: tuple[str, ...] = ()
+    beside: frozenset[str] = frozenset()
 
     @property
     def healthy(self) -> bool:
@@ -72,21 +78,35 @@ def _named(word: str, known: dict[str, Case]) -> str:
 
 def _case(name: str, entry: dict[str, Any], directory: Path, on_gpu: bool) -> Case:
     fix = entry.get("fix") or {}
+    folder = directory / "scripts" if (directory / "scripts").is_dir() else directory
+    script = folder / f"{name}.py"
     twin = directory / "fixed" / f"{name}.py"
     steps = entry.get("steps_h200") if on_gpu else entry.get("steps")
     return Case(
         name,
-        directory / "scripts" / f"{name}.py",
+        script,
         twin if twin.is_file() else None,
         entry["expected"],
         frozenset({entry["expected"], *entry.get("refined_or_also", ())} - {NONE}),
         frozenset(entry.get("must_not", ())),
         tuple(entry.get("must_not_advise", ())),
-        frozenset(entry.get("where_lines", ())),
+        frozenset(entry.get("where_lines", ())) | _holding(script, entry.get("where_text", ())),
         int(steps or entry.get("steps") or 100),
         bool(entry.get("needs_gpu")),
         bool(entry.get("visible_on_cpu", True)),
         tuple(str(word) for word in fix.get("args", ())),
         tuple((str(k), str(v)) for k, v in (fix.get("env") or {}).items()),
         tuple(str(word) for word in entry.get("args", ())),
+        frozenset(entry.get("beside", ())),
     )
+
+
+def _holding(script: Path, texts: Sequence[str]) -> frozenset[int]:
+    """Numbers of the lines that hold one of these texts."""
+    if not texts:
+        return frozenset()
+    lines = script.read_text().splitlines()
+    found = {n for n, line in enumerate(lines, 1) if any(text in line for text in texts)}
+    if not found:
+        raise SystemExit(f"{script} has no line with {' or '.join(texts)}.")
+    return frozenset(found)

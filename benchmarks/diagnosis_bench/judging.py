@@ -95,6 +95,7 @@ def judge(
         row.failures.append(f"{' '.join(sorted(named & case.allowed))} only named as also")
     else:
         row.failures.append("not named")
+    row.failures += [f"not named beside it: {word}" for word in sorted(case.beside - named)]
     row.failures += [f"must not: {word}" for word in sorted(named & case.must_not)]
     for words in case.must_not_advise:
         found = forbidden_advice(words, findings(report), current or {})
