@@ -29,13 +29,8 @@ def main():
     inputs = torch.randn(16 * batch, 64)
     data = TensorDataset(inputs, (inputs.sum(1) > 0).long())
     # A batch sampler as sampler: the data set is indexed once for a whole batch.
-    order = torch.utils.data.BatchSampler(
-        torch.utils.data.RandomSampler(
-            data, num_samples=args.steps * MICRO * batch, replacement=True
-        ),
-        batch,
-        drop_last=True,
-    )
+    drawn = RandomSampler(data, replacement=True, num_samples=args.steps * MICRO * batch)
+    order = BatchSampler(drawn, batch, drop_last=True)
     loader = DataLoader(data, sampler=order, batch_size=None, pin_memory=cuda)
     layers = [nn.Linear(64, width), nn.ReLU()]
     for _ in range(5):

@@ -21,7 +21,7 @@ class Records(Dataset):
 
     def __init__(self, count):
         self.count = count
-        self.spectrum = np.fft.rfft(np.random.default_rng(0).normal(size=1 << 14))
+        self.spectrum = np.fft.rfft(np.random.default_rng(0).normal(size=1 << 15))
         self.signals = {}
 
     def __len__(self):
