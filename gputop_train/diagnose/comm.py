@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gputop_train.diagnose.window import Totals
+from gputop_train.diagnose.window import RankView, Totals, Window
 
 #: Fewer timed iterations than this are no measure (DDP times iterations 3 to 10 of any run).
 MIN_SAMPLES = 5
@@ -76,3 +76,43 @@ def modules(state: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """What each DDP module said; what a ring holds is not trusted to be of that form."""
     told = state.get("ddp")
     return [m if isinstance(m, Mapping) else {} for m in told] if isinstance(told, list) else []
+
+
+def wait_shares(window: Window) -> dict[int, float]:
+    """Part of a step that each rank waits in communication, for slower ranks too.
+
+    DDP's own timing of what no backward compute hid, and blocking collectives of the script's.
+
+    Returns:
+        Rank -> share (0..1); without the ranks of which it is not known.
+    """
+    seen = window.ranks or {window.rank: RankView(window.totals)}
+    found = {}
+    for rank, view in seen.items():
+        state = window.probe_states.get(rank, window.probe if rank == window.rank else {})
+        totals = view.totals
+        if not totals.steps or not totals.wall_ns:
+            continue
+        step_ns = totals.wall_ns / totals.steps
+        blocking = totals.labels.get("comm", 0) / totals.wall_ns
+        exposed = exposed_per_step_ns(state)
+        if exposed is not None:
+            calls, known = _calls(state), window.steps_seen
+            factor = max(1, round(calls / known)) if calls and known else 1
+            found[rank] = min(1.0, exposed * factor / step_ns + blocking)
+        elif not modules(state) and blocking > 0:
+            found[rank] = min(1.0, blocking)
+    return found
+
+
+def world_size(window: Window) -> int:
+    """Ranks of this run, as far as one of them said; 1 where none did."""
+    told = [state.get("world_size") for state in (window.probe, *window.probe_states.values())]
+    told += [module.get("world_size") for module in modules(window.probe)]
+    return max([n for n in told if isinstance(n, int)] + [len(window.ranks), 1])
+
+
+def _calls(state: Mapping[str, Any]) -> int | None:
+    cost = state.get("cost")
+    calls = cost.get("steps") if isinstance(cost, Mapping) else None
+    return calls if isinstance(calls, int) else None

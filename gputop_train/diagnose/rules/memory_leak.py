@@ -6,7 +6,8 @@ CPU-only run (never RSS, which counts file pages): Theil-Sen slope > 0 and Mann-
 over window minima of >= 200 steady steps, and growth >= 1% of the device (catalogue 31), or
 >= 64 MB and >= 20% of the start (proposed here). Growth must go on in each of the last three
 quarters: allocator warm-up, a lazily built optimizer state and caches that fill all flatten.
-Differential: reserved grows while allocated is flat (not a leak); longer sequences; page cache.
+Differential: reserved grows while allocated is flat (not a leak); longer sequences, whose peaks
+rise and low-water marks do not; page cache and memmap files, which are no private memory.
 On the CPU also a dataset that keeps its items in the training process: not judged before it has
 been through them once.
 Fix: ``.item()`` or ``.detach()`` on what is stored; clear lists and hooks. Probe: drop the suspect.
@@ -19,10 +20,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from gputop_train.diagnose.rules.base import Judgement, Rule, RuledOut, amount, number, severity
+from gputop_train.diagnose.rules.base import (
+    Judgement,
+    Page,
+    Rule,
+    RuledOut,
+    Threshold,
+    amount,
+    number,
+    percent,
+    severity,
+)
 from gputop_train.diagnose.stats import mann_kendall, theil_sen
 from gputop_train.diagnose.window import Window
-from gputop_train.model import Abstention, Advice, Evidence, Finding, MemorySample
+from gputop_train.model import Abstention, Advice, Evidence, Finding, MemorySample, Where
 
 ID = "memory-leak"
 MIN_STEPS = 200
@@ -34,6 +45,8 @@ WINDOWS, FEW_WINDOWS = 24, 12
 #: How fast each of the last three quarters must still grow, as a part of the whole slope.
 STILL_GROWING = 0.3
 SOON_S, TODAY_S = 3600.0, 86_400.0
+#: A scalar on the GPU takes a block of 512 bytes; far above it a kept tensor drags a graph along.
+WITH_GRAPH = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +190,7 @@ def _finding(window: Window, trend: Growth, capacity: float | None) -> Finding:
     on_gpu = trend.basis == "cuda-allocator"
     noun = "GPU memory" if on_gpu else "The trainer's private memory (RssAnon)"
     soon = f" At this rate it runs out in {_duration(eta)}." if eta is not None else ""
+    places = _allocating(window) if on_gpu else ()
     level = severity(0.2 if eta is not None and eta < SOON_S else 0.1, window.totals.steps)
     rows: list[Evidence] = [
         amount("growth of the low-water marks", trend.per_step, " a step"),
@@ -196,29 +210,62 @@ def _finding(window: Window, trend: Growth, capacity: float | None) -> Finding:
         confidence="high" if on_gpu else "medium",
         lost_share=0.0,
         evidence=tuple(row for row in rows if row.value is not None),
-        where_missing=(
-            "torch records which line allocated only where the script asks it to"
-            if on_gpu
-            else "nothing records which line allocated on the host"
-        ),
-        advice=(
-            Advice(
-                "Look for tensors stored across steps (a list of losses or outputs, a running sum, "
-                "a hook): store loss.item() or x.detach().cpu() instead, or clear the list."
-                if on_gpu
-                # Measured: small detached tensors that stay between large blocks still make the
-                # heap grow, since free memory around them cannot be joined.
-                else "Look for tensors stored across steps (a list of losses or outputs, a running "
-                "sum, a hook): store loss.item() or x.tolist(), plain numbers, or clear the list. "
-                "A kept .detach() still scatters the heap."
-            ),
-            Advice(
-                "To see what holds it: torch.cuda.memory._record_memory_history() around 100 steps."
-                if on_gpu
-                else "To see what holds it: compare two tracemalloc snapshots 100 steps apart."
-            ),
-        ),
+        where=places,
+        where_missing=None if places else _no_line(on_gpu),
+        advice=_advice(trend, on_gpu),
         gain=None,
+    )
+
+
+def _no_line(on_gpu: bool) -> str:
+    if on_gpu:
+        return "torch records which line allocated only where the script asks it to"
+    return "nothing records which line allocated on the host"
+
+
+def _allocating(window: Window) -> tuple[Where, ...]:
+    """Lines that hold most, from the allocation history an out-of-memory error was read with."""
+    told = window.probe.get("oom")
+    lines = told.get("lines") if isinstance(told, dict) else None
+    rows = [r for r in lines or () if isinstance(r, dict) and isinstance(r.get("line"), int)]
+    rows.sort(key=lambda r: -(r["bytes"] if isinstance(r.get("bytes"), int) else 0))
+    return tuple(
+        Where(str(r.get("file")), r["line"], f"{_size(float(r.get('bytes') or 0))} allocated here")
+        for r in rows[:3]
+    )
+
+
+def _advice(trend: Growth, on_gpu: bool) -> tuple[Advice, ...]:
+    size = _size(trend.per_step)
+    if on_gpu:
+        graph = (
+            f"{size} a step is more than any number takes: what is kept still holds its graph, and "
+            "with it the activations of its step."
+            if trend.per_step >= WITH_GRAPH
+            else f"{size} a step fits small tensors that are kept."
+        )
+        return (
+            Advice(
+                f"{graph} Look for tensors stored across steps (a list of losses or outputs, a "
+                "running sum, a hook): store loss.item() or x.detach().cpu() instead."
+            ),
+            Advice(
+                "If it goes on, see what holds it: torch.cuda.memory._record_memory_history() "
+                f"around 100 steps, which then show {_size(100 * trend.per_step)} more by line."
+            ),
+        )
+    # Measured: small detached tensors that stay between large blocks still make the heap grow,
+    # since free memory around them cannot be joined.
+    return (
+        Advice(
+            f"{size} a step: look for tensors stored across steps (a list of losses or outputs, a "
+            "running sum, a hook): store loss.item() or x.tolist(), plain numbers, or clear the "
+            "list. A kept .detach() still scatters the heap."
+        ),
+        Advice(
+            "To see what holds it: compare two tracemalloc snapshots 100 steps apart "
+            f"({_size(100 * trend.per_step)} of growth)."
+        ),
     )
 
 
@@ -262,4 +309,55 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 3600:.0f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} days"
 
 
-RULE = Rule(ID, 100, judge, probe="drop the suspected container for 200 steps")
+RULE = Rule(
+    ID,
+    100,
+    judge,
+    probe="drop the suspected container for 200 steps",
+    page=Page(
+        number=31,
+        title="Memory that grows without end",
+        meaning=(
+            "What a step leaves behind adds up: tensors kept in a list, a running sum that holds "
+            "its graph. The run does not become slower; it ends."
+        ),
+        looks_at=(
+            "lowest allocated GPU memory after a step, in 24 stretches of steps",
+            "without a GPU the trainer's private memory (RssAnon), which holds no file pages",
+            "capacity of the card, or of the machine within its cgroup",
+            "allocation history, where the script records it",
+        ),
+        thresholds=(
+            Threshold(
+                "trend of the low-water marks",
+                f"Theil-Sen slope > 0, Mann-Kendall p < {MAX_P:g}, >= {MIN_STEPS} steady steps",
+                "proposed; SageMaker: +5% moving average, TraceML: baseline < middle < recent",
+            ),
+            Threshold(
+                "growth",
+                f">= {percent(DEVICE_PART)} of the device, or >= {MIN_BYTES / 1e6:.0f} MB and "
+                f">= {percent(MIN_PART)} of the start",
+                "proposed; TraceML: >= 1 GiB",
+            ),
+            Threshold(
+                "still growing",
+                f"each of the last three quarters at >= {percent(STILL_GROWING)} of the slope",
+                "proposed",
+            ),
+            Threshold("critical", f"memory ends within {SOON_S / 60:.0f} minutes", "proposed"),
+        ),
+        mistaken_for=(
+            "reserved memory that grows while allocated does not: the allocator's cache",
+            "longer sequences: peaks rise, low-water marks do not",
+            "page cache and memmap files: no private memory",
+            "a dataset that keeps its items: not judged before it has been read once",
+            "allocator warm-up and lazily built optimizer state: they level off",
+        ),
+        mend=(
+            "loss.item() or .detach() on what is stored",
+            "clear lists and hooks; no retain_graph",
+        ),
+        test="drop the suspected container for 200 steps",
+        gain="none in time: it ends in an out-of-memory error",
+    ),
+)
