@@ -98,7 +98,7 @@ def read(path: Path) -> Original:
     try:
         info = os.fstat(fd)
         _accept(path, info)
-        with open(fd, "rb", closefd=False) as stream:  # noqa: PTH123 - a descriptor, no path
+        with open(fd, "rb", closefd=False) as stream:
             content = stream.read(MAX_BYTES + 1)
     except OSError as failure:
         raise EditError(f"{path} cannot be read ({failure.strerror or failure}).") from None

@@ -52,7 +52,12 @@ def _is_loader(source: Source, call: Call) -> bool:
 
 
 def change(
-    source: Source, line: int, settings: Mapping[str, Any], command: Sequence[str] = ()
+    source: Source,
+    line: int,
+    settings: Mapping[str, Any],
+    command: Sequence[str] = (),
+    *,
+    workers: int | None = None,
 ) -> list[Splice]:
     """Give a loader's keywords these values.
 
@@ -61,6 +66,7 @@ def change(
         line: Where.
         settings: Keyword to value, keys of ``KEYS``.
         command: The run's command line: a flag given there beats its default in the file.
+        workers: What an expression for ``num_workers`` comes to; ``None`` = unknown.
 
     Raises:
         EditError: Some value comes from elsewhere, or would be refused by torch.
@@ -68,7 +74,7 @@ def change(
     call = construction(source, line)
     splices: list[Splice] = []
     absent: dict[str, Any] = {}
-    for key, value in _consistent(call, settings).items():
+    for key, value in _consistent(call, settings, workers).items():
         given = _given(call, key)
         if given is None:
             absent[key] = value
@@ -107,7 +113,7 @@ def _given(call: Call, key: str) -> Argument | None:
     return positional[place] if place < len(positional) else None
 
 
-def _consistent(call: Call, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _consistent(call: Call, settings: Mapping[str, Any], known: int | None) -> dict[str, Any]:
     """Settings with what must change along with them.
 
     Raises:
@@ -121,7 +127,7 @@ def _consistent(call: Call, settings: Mapping[str, Any]) -> dict[str, Any]:
                 wanted.setdefault(key, off)
         return wanted
     given = _given(call, "num_workers")
-    without = given is None or (given.literal and given.value == "0")
+    without = given is None or (given.value == "0" if given.literal else not known)
     for key, off in _NEEDS_WORKERS.items():
         if wanted.get(key, off) != off and workers is None and without:
             raise EditError(f"{key} needs num_workers of at least 1, and this loader has none.")

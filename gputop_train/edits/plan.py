@@ -151,6 +151,8 @@ class _Desk:
     def __init__(self, run: Run) -> None:
         self.run = run
         self._files: dict[Path, _File | EditError] = {}
+        #: What changes so far make of ``num_workers``, by the loader's place.
+        self.workers: dict[tuple[str, int], int] = {}
 
     def files(self) -> list[_File]:
         """Those that could be opened."""
@@ -263,8 +265,19 @@ def _change_loader(
     loader = _loader(desk.run, places, at)
     file = desk.open(loader.file)
     _same_code(file.original.text, loader.file, loader.line, loader.call)
-    command = desk.run.command
-    return _made(file, lambda s: loaders.change(s, file.line(loader.line), settings, command))
+    place, command = (loader.file, loader.line), desk.run.command
+    # A run under --set tells what was set, not what the script says.
+    told = None if "num_workers" in loader.override else loader.num_workers
+    workers = desk.workers.get(place, told)
+    made = _made(
+        file,
+        lambda source: loaders.change(
+            source, file.line(loader.line), settings, command, workers=workers
+        ),
+    )
+    if "num_workers" in settings:
+        desk.workers[place] = settings["num_workers"]
+    return made
 
 
 def _loader(run: Run, places: Sequence[Mapping[str, Any]], at: str) -> Loader:

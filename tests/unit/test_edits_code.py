@@ -170,6 +170,15 @@ def test_what_is_no_local_change_says_what_to_set_instead(text, settings, said):
     assert said in str(problem.value)
 
 
+@pytest.mark.parametrize("workers", [0, None])
+def test_workers_that_an_expression_may_leave_out_take_no_keyword_that_needs_them(workers):
+    source = parse(code(ARGPARSE))
+    wanted = {"persistent_workers": True}
+    with pytest.raises(EditError, match="needs num_workers"):
+        loaders.change(source, 3, wanted, workers=workers)
+    assert "persistent_workers=True" in apply(source, loaders.change(source, 3, wanted, workers=2))
+
+
 def test_a_flag_given_on_the_command_line_is_not_changed_in_the_file():
     for command in (["train.py", "--workers", "0"], ["train.py", "--workers=0"]):
         with pytest.raises(EditError, match=r"run it with --workers 6"):

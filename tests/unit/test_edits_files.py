@@ -155,7 +155,7 @@ def test_where_nothing_can_be_written_all_stays_as_it_is(tmp_path):
     # The backup's name is longer than any file system takes.
     script = tmp_path / f"{'t' * 240}.py"
     script.write_text(TEXT)
-    with pytest.raises(EditError, match="could not be written .* it is as it was"):
+    with pytest.raises(EditError, match=r"could not be written .* it is as it was"):
         files.write(files.read(script), "a = 3\n")
     assert script.read_text() == TEXT and os.listdir(tmp_path) == [script.name]
 
