@@ -160,8 +160,9 @@ def _ends(
     """The run's first minute after its warm-up, and its last."""
     first, last = ends(part.parts, END_NS)
     if not final and not found.starts_run:
-        past_warm_up = [r for r in found.head if r.t0_ns >= (_settled(found.head) or 0)]
-        first, last = past_warm_up, part.parts
+        begin = _settled(found.head) or 0
+        first = [r for r in found.head if begin <= r.t0_ns and r.t1_ns <= begin + END_NS]
+        last = part.parts
     edges = [(p[0].t0_ns, p[-1].t1_ns) for p in (first, last) if p]
     procs = [
         p for a, b in edges for p in reader.procs(a, min(b, span[1])) if p.rank in (rank, None)
@@ -225,14 +226,15 @@ def _last_minute(
         return [], ()
     begin = min(tail[-1].t1_ns - LIVE_NS, _two_periods(reader, rank, tail[-1].t1_ns))
     if len(tail) >= seen or tail[0].t1_ns <= begin:
-        at = bisect_left(tail, begin, key=attrgetter("t1_ns"))
+        at = bisect_left(tail, begin, key=attrgetter("t0_ns"))
         return tail[min(at, max(0, len(tail) - LIVE_STEPS)) :], ()
     # Whole seconds, so that no step is counted twice or left out.
     begin_sec = second(tail[0].t1_ns) + 1
     steps = [step for step in tail if second(step.t1_ns) >= begin_sec]
     if not steps:
         return tail, ()
-    return steps, reader.step_rollups(begin, begin_sec * SECOND_NS - 1, rank)
+    older = reader.step_rollups(begin, begin_sec * SECOND_NS - 1, rank)
+    return steps, [r for r in older if r.t0_ns >= begin]
 
 
 def _two_periods(reader: RunReader, rank: int, end: int) -> int:
