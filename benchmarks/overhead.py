@@ -6,7 +6,8 @@
     python benchmarks/overhead.py merge FILE... [--to TABLE.md]
 
 In process: one model trains in blocks, with the probe taken out (A) and put back (B) between them,
-beside a null control that goes from plain to plain. Whole processes: one loop, bare, under
+beside a null control that goes from plain to plain; ``--by-steps`` does it in blocks of 20 ms and
+reads the helper thread's part from the steps it wakes up in. Whole processes: one loop, bare, under
 gputop-train and under three other tools (``--peers``), or bare and watched on two busy CPUs
 (``--busy``). Batches and models are chosen at run time so that a step takes what was asked for.
 docs/overhead.md explains how to read the tables.
@@ -79,6 +80,7 @@ class Session:
     def _measure(self, item: parts.Item) -> Iterator[dict[str, Any]]:
         if item.kind == "inprocess":
             settings = {**self.settings("peers", item.step_ms), "cpu_time": self.args.cpu_time}
+            settings["by_steps"] = self.args.by_steps
             work = {"settings": settings, "seconds": self.args.seconds, "seed": self.args.seed}
             with tempfile.TemporaryDirectory(prefix="overhead-") as folder:
                 limit_s = self.args.seconds * 2 + 120
@@ -199,6 +201,11 @@ def parser() -> argparse.ArgumentParser:
         "--cpu-time",
         action="store_true",
         help="in process, compare processor time of all threads: for a busy machine, no proof",
+    )
+    own.add_argument(
+        "--by-steps",
+        action="store_true",
+        help="in process, by single steps: up to a few ms each, on a host that changes speed",
     )
     own.add_argument("--peers", action="store_true", help="whole processes, other tools as well")
     own.add_argument("--busy", action="store_true", help="whole processes on two busy CPUs")

@@ -37,9 +37,11 @@ def markdown(bodies: Sequence[dict[str, Any]]) -> str:
         "```",
     ]
     for kind, section in (("inprocess", in_process), ("peers", peers), ("busy", busy)):
-        chosen = [run for run in runs if run["kind"] == kind]
+        chosen = [run for run in runs if run["kind"] == kind and "singles" not in run]
         if chosen:
             lines += ["", *section(chosen)]
+    if any("singles" in run for run in runs):
+        lines += ["", *by_steps([run for run in runs if "singles" in run])]
     return "\n".join(lines) + "\n"
 
 
@@ -86,6 +88,44 @@ def _in_process_row(asked: str, runs: Runs) -> str:
         f"| {_shown(found['difference'], signed=True)} | {1 + found['difference'].high:.4f} "
         f"| {limit or '-'} | {said} | {counted} | {own} |"
     )
+
+
+def by_steps(runs: Runs) -> list[str]:
+    """Short blocks, step by step; several runs of one size stand below one another."""
+    lines = [
+        "## In one process, step by step",
+        "",
+        "Hooks in and out in blocks of 20 ms; the excess of each kind of step over the plain ones",
+        "of its quad, in percent of a plain step. The difference puts them together as often as",
+        "the loop left alone has them, adds the helper thread (steps it woke up in, against their",
+        "neighbours), and takes the null control off. All with 95% intervals.",
+        "",
+        "| asked | step | unrecorded | recorded | with events | of steps | helper | null "
+        "| difference | 1 + upper | bar | verdict | probe's own figure |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for run in sorted(runs, key=lambda r: (r["item"], r["step_ms"])):
+        found = run["singles"]
+        asked = f"{run['step_ms']:g} ms{', `.item()`' if run['item'] else ''}"
+        interval = stats.Interval(*found["difference"])
+        limit = stats.bar(run["step_ms"])
+        shown = [_points(found.get(kind)) for kind in ("unrecorded", "recorded", "events")]
+        often = ", ".join(f"{found['natural'][k]:.1%}" for k in ("recorded", "events"))
+        said = stats.verdict(interval, limit)
+        lines.append(
+            f"| {asked} | {found['step_ms']:.2f} ms | {' | '.join(shown)} | {often} "
+            f"| {_points(found['helper'])} | {_points(found['null'])} "
+            f"| {_points(found['difference'])} | {1 + interval.high:.4f} | {limit or '-'} | {said} "
+            f"| {own_figure(run, found['step_ms'])} |"
+        )
+    return lines
+
+
+def _points(values: Sequence[float] | None) -> str:
+    if values is None:
+        return "-"
+    value, low, high = (100 * v for v in values)
+    return f"{value:+.2f} [{low:+.2f}, {high:+.2f}]"
 
 
 def own_figure(run: dict[str, Any], step_ms: float) -> str:

@@ -68,14 +68,7 @@ class Toggle:
 
     def plain(self) -> None:
         """Originals back, helper held as soon as it wakes up."""
-        for owner, name, _, original, inherited in self._wrappers:
-            if inherited:
-                if name in vars(owner):
-                    delattr(owner, name)
-            else:
-                setattr(owner, name, original)
-        for _, table, own in self._tables:
-            _take_out(table, own)
+        self.hooks(False)
         if self.on:
             self._hold.hold()
             self._out_since_ns = time.monotonic_ns()
@@ -86,14 +79,24 @@ class Toggle:
         if not self.on:
             _move_time_stamps(time.monotonic_ns() - self._out_since_ns)
             self._hold.release()
-        for owner, name, wrapper, *_ in self._wrappers:
-            setattr(owner, name, wrapper)
+        self.hooks(True)
+        self.on = True
+
+    def hooks(self, placed: bool) -> None:
+        """The hooks alone: in their places, or out of them. The helper and its clock go on."""
+        for owner, name, wrapper, original, inherited in self._wrappers:
+            if placed:
+                setattr(owner, name, wrapper)
+            elif not inherited:
+                setattr(owner, name, original)
+            elif name in vars(owner):
+                delattr(owner, name)
         for _, table, own in self._tables:
             _take_out(table, own)
-            _put_in(table, own)
-        if not self._state.S.whole:
+            if placed:
+                _put_in(table, own)
+        if placed and not self._state.S.whole:
             self._quiet.take_out()
-        self.on = True
 
     def words(self) -> int:
         """Words written so far: in the ring, and waiting for the helper."""

@@ -18,7 +18,16 @@ import pytest
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
-from overhead_bench import calibrate, parts, results, stats, table, toggle, tools  # noqa: E402
+from overhead_bench import (  # noqa: E402
+    calibrate,
+    parts,
+    results,
+    singles,
+    stats,
+    table,
+    toggle,
+    tools,
+)
 
 #: Ours: a toggle replaces the clock of a helper's module, and the one here is such a module.
 monotonic, sleep = time.monotonic, time.sleep
@@ -371,7 +380,7 @@ def only_result(folder):
 
 
 def test_a_short_run_in_process_switches_the_probe_and_proves_it(tmp_path):
-    done = benchmark("--steps-ms", 2, "--seconds", 2, "--out", tmp_path)
+    done = benchmark("--steps-ms", 2, "--seconds", 4, "--out", tmp_path)
     assert done.returncode == 0, done.stderr
     (run,) = only_result(tmp_path)["runs"]
     assert {row["kind"] for row in run["quads"]} == {"real", "null"}
@@ -398,3 +407,55 @@ def test_a_short_run_of_whole_processes_measures_us_and_names_peers_it_lacks(tmp
     for name in ("plain", "gputop-train"):
         assert runs[name]["steps"] > 10, runs[name]
         assert runs[name]["mean_ms"] > 0
+
+
+def short_blocks(count, *, seed, unrecorded, recorded):
+    """Quads of a host that changes speed by 30% from quad to quad."""
+    rng = random.Random(seed)
+    found = []
+    for _ in range(count):
+        base = 1e-3 * rng.uniform(1.0, 1.3)
+
+        def steps(many, factor, base=base):
+            return tuple(base * factor * (1 + rng.expovariate(20)) for _ in range(many))
+
+        other = {"unrecorded": steps(36, unrecorded)}
+        if rng.random() < 0.2:
+            other["recorded"] = steps(4, recorded)
+        found.append(singles.Quad(steps(40, 1.0), other))
+    return found
+
+
+def test_short_blocks_find_what_each_kind_of_step_costs_on_a_host_that_changes_speed():
+    real = short_blocks(600, seed=1, unrecorded=1.004, recorded=1.10)
+    null = short_blocks(400, seed=2, unrecorded=1.0, recorded=1.0)
+    natural = {"unrecorded": 0.95, "recorded": 0.05, "events": 0.0}
+    found = singles.overhead(real, null, singles.Wakes((1.02, 1.04) * 50, 0.05), natural)
+    assert found["recorded"].value == pytest.approx(0.10, abs=0.01)
+    assert found["unrecorded"].value == pytest.approx(0.004, abs=0.002)
+    assert found["helper"].value == pytest.approx(0.05 * 0.03)
+    expected = 0.95 * 0.004 + 0.05 * 0.10 + 0.0015
+    assert found["difference"].low < expected < found["difference"].high
+    assert found["null"].low < 0 < found["null"].high
+    assert "events" not in found
+
+
+def test_a_step_the_helper_woke_up_in_is_compared_with_its_neighbours():
+    times = [1.0] * 40
+    times[10] = times[30] = 1.2
+    ends = [sum(times[: i + 1]) for i in range(40)]
+    wakes = [ends[9] + 0.3, ends[29] + 0.3, ends[0] - 0.1]  # the last has too few neighbours
+    assert singles.beside(times, ends, wakes) == pytest.approx([1.2, 1.2])
+
+
+def test_a_run_by_steps_has_a_row_of_its_own(tmp_path):
+    done = benchmark("--by-steps", "--steps-ms", 2, "--seconds", 4, "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    (run,) = json.loads(next(tmp_path.glob("*.json")).read_text())["runs"]
+    found = run["singles"]
+    assert sum(found["natural"].values()) == pytest.approx(1)
+    assert found["steps"]["unrecorded"] + found["steps"]["recorded"] > 20
+    assert found["wakes"] > 0
+    low, value, high = found["difference"][1], found["difference"][0], found["difference"][2]
+    assert low <= value <= high
+    assert "step by step" in done.stdout
