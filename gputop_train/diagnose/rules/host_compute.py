@@ -1,0 +1,309 @@
+"""``host-compute``: Python code outside loading and the model runs while the device waits.
+
+Looks for: host time that no other label claims (``other``): metrics, augmentation by hand, tqdm
+hooks, plots. Either it comes every so many steps, and those steps are longer by it (a natural
+experiment), or it is in every step: on a GPU with the queue found empty, so that it explains its
+part of the idle time, >= 10% (TraceML's residual 10/20); on a CPU only where one function holds it
+and its name or text says that it is no part of the model: there ``other`` is real work as well.
+Differential: a loss function of the person's own is computation; a blocking read or a launch has a
+label of its own; data that a function of the loop makes is loading.
+Fix: off the hot path, vectorised, in a thread, more rarely. Probe: switch that function off.
+Gain: T / (T - E); (nT + c) / (nT + c') where it recurs.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from gputop_train.diagnose.accounting import INTERRUPTIONS, account, lost_share
+from gputop_train.diagnose.advice import Periodic, periodic_gain, rarer
+from gputop_train.diagnose.recurring import Recurring, recurring
+from gputop_train.diagnose.rules.base import (
+    CRITICAL,
+    INFO,
+    WARN,
+    Judgement,
+    Page,
+    Rule,
+    RuledOut,
+    Threshold,
+    gain,
+    ms,
+    name,
+    number,
+    percent,
+    severity,
+    span,
+    top_sites,
+    where,
+)
+from gputop_train.diagnose.rules.host_sync_stall import sync_cost
+from gputop_train.diagnose.window import Window
+from gputop_train.model import Abstention, Advice, Evidence, Finding, Site, Where
+
+ID = "host-compute"
+#: On a CPU ``other`` holds real work too: from here on it needs a name (proposed; engine.py).
+ON_CPU = 0.25
+#: The queue must be found empty at so many edges for host time to be what the GPU waits for.
+DRY = 0.5
+#: One place is named when it holds so much of what the sampler saw of it.
+ONE_PLACE = 0.5
+MIN_SAMPLES = 10
+#: What a step with it may show it as: a read of a result is part of a metric.
+AROUND = ("other", "sync", "gpu_wait", "h2d", "logging")
+COMPUTE = ("forward", "backward", "optimizer")
+#: Code that is the model's, however it is called.
+MODEL = re.compile(
+    r"loss|criterion|forward|predict|model|net\b|policy|actor|critic|reward|return|advantage"
+    r"|penalt|regulari|energy|objective|elbo|nll|\bkl\b|logits|attention|noise|sample|torch\."
+    r"|F\.|\bnn\.|\.(?:mean|sum|pow|exp|square|matmul|backward|detach)\(",
+    re.IGNORECASE,
+)
+#: Code that is not: it measures, draws, counts or writes.
+BESIDE = re.compile(
+    r"metric|accura|score|auc|confusion|f1|bleu|rouge|perplex|hist|stat(?:s|istic)|percentile"
+    r"|plot|figure|draw|render|image|canvas|callback|hook|monitor|track|record|summar|report"
+    r"|progress|log|print|format|json|csv|hash|checksum|sort|cluster|sklearn|scipy|pandas|\bnp\."
+    r"|numpy|decode|encode|\bre\.|time\.sleep|env\.step|simulat",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Code:
+    """Where the time goes: places, most samples first, and what part one holds."""
+
+    sites: tuple[Site, ...]
+    part: float
+    samples: int
+
+    @property
+    def places(self) -> tuple[Where, ...]:
+        return tuple(where(s) for s in self.sites)
+
+    def reads_as(self, pattern: re.Pattern[str]) -> bool:
+        return any(pattern.search(f"{s.func} {s.call}") for s in self.sites[:1])
+
+
+def judge(window: Window) -> Judgement:
+    """Judge one window."""
+    acc = account(window)
+    other = acc.shares.get("other", 0.0)
+    if other < INFO:
+        return RuledOut(ID, f"code outside loading and the model takes {percent(other)}")
+    code = _code(window)
+    rare = recurring(window, ("other",), AROUND)
+    seen = code.samples >= MIN_SAMPLES and code.part >= ONE_PLACE
+    if rare is not None and rare.share >= INFO and (seen or rare.every is not None):
+        return _recurring(window, code, rare)
+    return _every_step_gpu(window, code) if window.on_gpu else _every_step_cpu(window, code, other)
+
+
+def _code(window: Window) -> _Code:
+    """The functions of the person's own that the sampler saw there."""
+    sampled = [
+        s
+        for s in window.sites
+        if s.kind == "sample" and s.label in ("host_compute", "other") and s.rank == window.rank
+    ]
+    total = sum(s.count for s in sampled)
+    by_function: dict[tuple[str, str], int] = {}
+    for s in sampled:
+        by_function[s.file, s.func] = by_function.get((s.file, s.func), 0) + s.count
+    most = max(by_function.values(), default=0)
+    return _Code(
+        sites=tuple(top_sites(sampled, by_count=True)),
+        part=most / total if total else 0.0,
+        samples=total,
+    )
+
+
+def _recurring(window: Window, code: _Code, rare: Recurring) -> Judgement:
+    pattern = Periodic(rare.count, rare.cost_ms, rare.every, rare.step_ms, rare.share)
+    at = f" at {name(code.places[0])}" if code.places else ""
+    return Finding(
+        id=ID,
+        summary=pattern.summary(f"Code outside loading and the model{at}"),
+        severity=severity(rare.share, window.totals.steps),
+        confidence="high" if code.places and rare.every is not None else "medium",
+        lost_share=rare.share,
+        evidence=(
+            *pattern.evidence("steps with it, beyond the others", "pause", "pauses"),
+            number("what the sampler saw of it", code.samples, "samples"),
+        ),
+        where=code.places,
+        where_missing=None if code.places else "the sampler saw no line of it",
+        advice=_rarer(pattern, code),
+        gain=periodic_gain(pattern, "it"),
+    )
+
+
+def _every_step_gpu(window: Window, code: _Code) -> Judgement:
+    acc = account(window)
+    other = acc.shares["other"]
+    if acc.idle_share is None:
+        return Abstention(ID, acc.busy_basis)
+    sure = max(0.0, other - (acc.busy_most or 0.0))
+    lost, basis = sure, "host time beyond what the GPU was busy"
+    if acc.dry is not None and acc.dry >= DRY:
+        part = _idle_left(window) * other / (other + sum(acc.shares[k] for k in COMPUTE))
+        if part > sure:
+            lost, basis = min(part, other), "its part of the idle time with an empty queue"
+    elif sure < WARN:
+        missing = window.missing.get("gpu_events", "GPU events at phase edges")
+        if acc.dry is None and other >= WARN and _idle_left(window) >= WARN:
+            return Abstention(ID, missing)
+        return RuledOut(ID, "the GPU has work while it runs")
+    if lost < WARN:
+        return RuledOut(ID, f"the GPU is idle for it {percent(lost)} of the time")
+    if code.samples < MIN_SAMPLES:
+        return Abstention(ID, f"where {percent(other)} of the host's time goes (too few samples)")
+    return _finding(window, code, lost, basis)
+
+
+def _idle_left(window: Window) -> float:
+    """Idle share that no earlier gate explains."""
+    acc = account(window)
+    left = acc.idle_share or 0.0
+    left -= sum(acc.shares.get(label, 0.0) for label in INTERRUPTIONS)
+    for label in ("data_wait", "h2d", "comm"):
+        lost, _ = lost_share(window, label)
+        left -= acc.shares.get(label, 0.0) if lost is None else lost
+    return max(0.0, left - (sync_cost(window).model or 0.0))
+
+
+def _every_step_cpu(window: Window, code: _Code, other: float) -> Judgement:
+    if other < ON_CPU:
+        return RuledOut(ID, f"code outside the model takes {percent(other)}: it may be a loss")
+    beside = code.reads_as(BESIDE) and not code.reads_as(MODEL)
+    if code.samples < MIN_SAMPLES or code.part < ONE_PLACE or not beside:
+        at = f", most often {code.sites[0].func} at {name(code.places[0])}" if code.sites else ""
+        return Abstention(
+            ID,
+            f"{percent(other)} of the time is code outside loading, forward, backward and "
+            f"optimizer{at}: whether it is a loss function cannot be told",
+        )
+    return _finding(window, code, other * code.part, "host time: the CPU is the device")
+
+
+def _finding(window: Window, code: _Code, lost: float, basis: str) -> Finding:
+    acc = account(window)
+    places = code.places
+    function = f"{code.sites[0].func} ({name(places[0])})" if code.sites else "code of its own"
+    waits = "while the GPU waits" if window.on_gpu else "beside the model"
+    return Finding(
+        id=ID,
+        summary=(
+            f"Python code {waits} takes {percent(lost)} of every step: {ms(acc.ms(lost))} of "
+            f"{ms(acc.step_ms or 0.0)}, most of it in {function}."
+        ),
+        severity=severity(lost, window.totals.steps),
+        confidence="medium",
+        lost_share=lost,
+        evidence=_evidence(window, code, lost, basis),
+        where=places,
+        where_missing=None if places else "the sampler saw no line of it",
+        advice=_every_step_advice(window, code, lost),
+        gain=gain(lost, f"T / (T - E): {ms(acc.step_ms or 0.0)} less {ms(acc.ms(lost))}"),
+    )
+
+
+def _evidence(window: Window, code: _Code, lost: float, basis: str) -> tuple[Evidence, ...]:
+    acc = account(window)
+    total = max(1, code.samples)
+    rows = [
+        number(f"lost to it ({basis})", lost, "of wall"),
+        number("host code outside loading and the model", acc.shares.get("other"), "of wall"),
+        *(
+            number(f"{name(where(s))} {s.func}", s.count / total, "of its samples")
+            for s in code.sites
+        ),
+        number("queue found empty at a phase edge", acc.dry, "of edges"),
+        span("step, mean", acc.step_ms),
+    ]
+    return tuple(row for row in rows if row.value is not None)
+
+
+def _rarer(pattern: Periodic, code: _Code) -> tuple[Advice, ...]:
+    at = f" ({name(code.places[0])})" if code.places else ""
+    steps = []
+    every = rarer(pattern)
+    if every is not None and pattern.every is not None:
+        steps.append(
+            Advice(
+                f"Do it every {every:,} steps instead of every {pattern.every:,.0f}{at}: at "
+                f"{ms(pattern.cost_ms)} each that is {percent(pattern.share_at(every))} of the "
+                f"time instead of {percent(pattern.share)}."
+            )
+        )
+    steps.append(
+        Advice(
+            f"Or hand its inputs to a process of its own{at}: "
+            "concurrent.futures.ProcessPoolExecutor(1).submit(...) on a detached CPU copy; "
+            f"{ms(pattern.cost_ms)} each time leave the loop."
+        )
+    )
+    return tuple(steps)
+
+
+def _every_step_advice(window: Window, code: _Code, lost: float) -> tuple[Advice, ...]:
+    acc = account(window)
+    each = ms(acc.ms(lost))
+    function = f"{code.sites[0].func} at {name(code.places[0])}" if code.sites else "it"
+    every = max(2, round(lost / 0.01))
+    return (
+        Advice(
+            f"Call {function} every {every} steps instead of every step: {each} a step now, 1% of "
+            "the time then."
+        ),
+        Advice(
+            f"If it is needed in every step, vectorise it: whole-tensor calls"
+            f"{' on the GPU' if window.on_gpu else ''} in place of Python loops over items in "
+            f"{function}."
+        ),
+        Advice(
+            "If neither helps, give its inputs to a process of its own "
+            f"(ProcessPoolExecutor(1).submit): {each} leave the loop, the result comes a step late."
+        ),
+    )
+
+
+RULE = Rule(
+    ID,
+    62,
+    judge,
+    probe="switch that function off",
+    page=Page(
+        number=20,
+        title="Python code outside the model while the device waits",
+        meaning=(
+            "Metrics, plots, callbacks or loops of Python run on the training thread between the "
+            "phases of a step. A person sees one core at 100% and a GPU that waits, with no loader "
+            "to blame."
+        ),
+        looks_at=(
+            "host time that no other label claims, by function and line (stack samples)",
+            "steps with it beside those without, where it comes every so many steps",
+            "on a GPU: idle time with an empty queue that no earlier gate explains",
+        ),
+        thresholds=(
+            Threshold("lost, every step, on a GPU", f">= {percent(WARN)} of wall", "TraceML 10/20"),
+            Threshold("lost, where it recurs, information", f">= {percent(INFO)}", "TraceML 5"),
+            Threshold("lost, critical", f">= {percent(CRITICAL)} of wall", "TraceML 10/20"),
+            Threshold("on a CPU-only run", f">= {percent(ON_CPU)} of wall", "proposed"),
+            Threshold("queue empty", f">= {percent(DRY)} of edges", "proposed"),
+            Threshold("one function", f">= {percent(ONE_PLACE)} of its samples", "proposed"),
+        ),
+        mistaken_for=(
+            "a loss function of the person's own: computation, not judged on a CPU unless its name "
+            "says otherwise",
+            "`launch-bound`: idle time is shared out by host time between the model and this",
+            "`input-bound`: a function of the loop that makes batches is loading",
+            "`logging-stall`, `host-sync-stall`: prints and reads have labels of their own",
+        ),
+        mend=("Every N steps.", "Vectorise, on the device.", "A process of its own."),
+        test="Switch that function off for 50 steps",
+        gain="ceiling `T / (T - E)`; `(nT + c) / (nT + c')` where it recurs",
+    ),
+)

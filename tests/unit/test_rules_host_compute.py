@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import pytest
+from synthetic_windows import make_steps, site, window
+
+from gputop_train.diagnose.engine import diagnose
+from gputop_train.diagnose.rules import host_compute, launch_bound
+from gputop_train.diagnose.rules.base import RuledOut
+from gputop_train.model import Abstention, Finding
+
+
+def line(func="confusion_matrix", call="np.add.at(table, (y, p), 1)", number=77, count=90):
+    return site("sample", number, label="host_compute", func=func, call=call, count=count)
+
+
+METRIC = (line(),)
+USUAL = {"forward": 4, "backward": 5, "optimizer": 1}
+
+
+def every_n(n, cost, *, sites=METRIC, **more):
+    steps = make_steps(400, USUAL, extra=lambda i: {"other": cost} if i % n == 0 else {})
+    return window(steps, sites=sites, **more)
+
+
+def test_a_metric_every_20_steps_is_named_with_its_period_and_its_line():
+    found = host_compute.judge(every_n(20, 100))
+    assert isinstance(found, Finding)
+    assert (found.id, found.severity, found.confidence) == ("host-compute", "critical", "high")
+    assert found.lost_share == pytest.approx(100 / 300)
+    assert "every 20 steps" in found.summary and "train.py:77" in found.summary
+    assert "every 1,000 steps instead of every 20 (train.py:77)" in found.advice[0].text
+    assert found.gain.ceiling == pytest.approx(1.5)
+
+
+def test_on_a_gpu_what_recurs_is_measured_by_the_other_steps():
+    found = host_compute.judge(every_n(20, 100, on_gpu=True, util=60))
+    assert found.lost_share == pytest.approx(100 / 300)
+
+
+def test_a_short_pause_now_and_then_is_silent():
+    assert isinstance(host_compute.judge(every_n(40, 10)), RuledOut)
+
+
+def test_hiccups_without_a_period_or_a_place_are_no_cause():
+    made = every_n(20, 0, sites=())
+    odd = {3, 9, 40, 41, 150, 157, 300}
+    steps = make_steps(400, USUAL, extra=lambda i: {"other": 90} if i in odd else {})
+    assert isinstance(host_compute.judge(window(steps, sites=made.sites)), RuledOut)
+
+
+def busy_host(other, *, dry=0.9, util=30, sites=METRIC, **more):
+    steps = make_steps(200, {"forward": 5, "backward": 5, "other": other}, dry=dry)
+    return window(steps, on_gpu=True, util=util, sites=sites, **more)
+
+
+def test_on_a_gpu_its_part_of_the_idle_time_counts_and_launches_get_the_rest():
+    made = busy_host(10)
+    found, launches = host_compute.judge(made), launch_bound.judge(made)
+    assert isinstance(found, Finding)
+    assert found.lost_share == pytest.approx(0.7 / 2)
+    assert found.lost_share + launch_bound.launch_idle(made) <= 0.7
+    assert isinstance(launches, Finding)
+    assert [w.line for w in found.where] == [77]
+    assert "confusion_matrix at train.py:77" in found.advice[0].text
+
+
+def test_host_code_while_the_gpu_works_is_harmless():
+    assert isinstance(host_compute.judge(busy_host(4, dry=0.05, util=95)), RuledOut)
+
+
+def test_host_code_beyond_what_the_gpu_was_busy_counts_whatever_the_queue_was():
+    found = host_compute.judge(busy_host(40, dry=0.2, util=20))
+    assert isinstance(found, Finding)
+    assert found.lost_share == pytest.approx(0.8 - 0.2)
+
+
+def test_without_a_gpu_reading_or_samples_it_is_not_judged():
+    assert isinstance(host_compute.judge(busy_host(10, util=None)), Abstention)
+    assert isinstance(host_compute.judge(busy_host(10, sites=())), Abstention)
+    assert isinstance(host_compute.judge(busy_host(6, dry=None)), Abstention)
+
+
+def on_cpu(place, other=10):
+    steps = make_steps(200, {"forward": 5, "backward": 5, "other": other})
+    return window(steps, sites=(place,))
+
+
+def test_on_a_cpu_a_function_that_measures_is_named():
+    found = host_compute.judge(on_cpu(line()))
+    assert isinstance(found, Finding)
+    assert found.lost_share == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        line(func="contrastive_loss", call="np.log(z)"),
+        line(func="step", call="F.softplus(x)"),
+        line(func="main", call="rollout(x)"),
+        line(func="confusion_matrix", count=5),
+    ],
+)
+def test_on_a_cpu_what_may_be_a_loss_is_named_and_not_judged(place):
+    said = host_compute.judge(on_cpu(place))
+    assert isinstance(said, Abstention)
+    assert "train.py:77" in said.missing
+    assert diagnose(on_cpu(place)).verdict is None
+
+
+def test_on_a_cpu_a_fifth_may_be_a_loss():
+    assert isinstance(host_compute.judge(on_cpu(line(), other=2.5)), RuledOut)
