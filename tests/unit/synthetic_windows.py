@@ -10,6 +10,7 @@ from gputop_train.diagnose.stats import median, quantile
 from gputop_train.diagnose.window import Depth, Window
 from gputop_train.model import (
     LABELS,
+    GpmSample,
     GpuSample,
     HostSample,
     Interval,
@@ -194,3 +195,22 @@ def window(
         "probe": probe(on_gpu),
     }
     return Window(**(values | more))
+
+
+def readings(steps: Sequence[Step], **fields: Any) -> tuple[GpuSample, ...]:
+    """Readings of the card once a second over these steps; a callable field is asked by number."""
+    seconds = (steps[-1].t1_ns - steps[0].t0_ns) // (1_000 * MS)
+    values = {"memory_total": 141_000_000_000, "foreign_processes": 0} | fields
+    return tuple(
+        GpuSample(
+            steps[0].t0_ns + k * 1_000 * MS,
+            UUID,
+            **{name: value(k) if callable(value) else value for name, value in values.items()},
+        )
+        for k in range(int(seconds) + 1)
+    )
+
+
+def gpm(count: int = 40, **percent: float | None) -> tuple[GpmSample, ...]:
+    """Readings of the GPM counters that all say the same."""
+    return tuple(GpmSample(1_000 * MS + k * 500 * MS, UUID, **percent) for k in range(count))
