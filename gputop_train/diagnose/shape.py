@@ -16,6 +16,7 @@ import numpy as np
 
 from gputop_train.diagnose.stats import SEED, Floats
 from gputop_train.diagnose.window import Window
+from gputop_train.model import Loader
 
 ShapeLabel = Literal["saturated", "periodic", "erratic", "flat-low", "idle", "unknown"]
 
@@ -32,6 +33,8 @@ MIN_JUMP = 20.0
 #: ... and last at least this long; shorter ones are part of a pattern.
 MIN_REGIME_S, MIN_REGIME_PART = 5.0, 0.15
 MAX_REGIMES = 6
+#: Occurrences that make a clock; passes from which their mean is closer than the loader's length.
+MIN_CLOCK, WHOLE_EPOCHS = 3, 10
 
 
 @lru_cache(maxsize=8)
@@ -43,21 +46,38 @@ def shape_of(window: Window) -> Shape:
 
 
 def clocks_of(window: Window) -> dict[str, float]:
-    """Known periods of the loop in seconds: step, workers x step, save, eval, epoch."""
+    """Known periods of the loop in seconds: step, workers x step, log, save, eval, epoch.
+
+    A step takes ``micro`` batches; ``workers`` batches go by from one batch of a worker to its
+    next. An epoch lasts as long as its batches took, saves and evaluations included.
+    """
     if window.median_ms is None:
         return {}
     step_s = window.median_ms / 1e3
     clocks = {"step": step_s}
+    micro = max(1.0, float(np.mean([s.micro for s in window.steps]))) if window.steps else 1.0
     for loader in window.feeding_loaders[:1]:
         if loader.num_workers > 1:
-            clocks["workers x step"] = loader.num_workers * step_s
-        if loader.length:
-            clocks["epoch"] = loader.length * step_s
+            clocks["workers x step"] = loader.num_workers * step_s / micro
+        batches = _epoch_batches(loader)
+        if batches is not None and window.totals.steps:
+            mean_s = window.totals.wall_ns / window.totals.steps / 1e9
+            clocks["epoch"] = batches * mean_s / micro
     for name, label in (("save", "checkpoint"), ("eval", "eval")):
         starts = sorted(i.t0_ns for i in window.intervals if i.label == label)
-        if len(starts) >= 3:
+        if len(starts) >= MIN_CLOCK:
             clocks[name] = float(np.median(np.diff(starts))) / 1e9
+    logged = [s.t0_ns for s in window.steps if s.labels.get("logging", 0) > 0]
+    if MIN_CLOCK <= len(logged) <= len(window.steps) / 2:
+        clocks["log"] = float(np.median(np.diff(logged))) / 1e9
     return clocks
+
+
+def _epoch_batches(loader: Loader) -> float | None:
+    """Batches in one pass: as read in many of them (a loop may leave early), else the length."""
+    if loader.epochs >= WHOLE_EPOCHS and loader.batches:
+        return loader.batches / loader.epochs  # the last pass may be cut short
+    return loader.length or None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from synthetic_windows import make_steps, window
+from synthetic_windows import loader, make_steps, window
 
-from gputop_train.diagnose.shape import classify, shape_of
+from gputop_train.diagnose.shape import classify, clocks_of, shape_of
+from gputop_train.model import Interval
 
 RECORDED = json.loads(
     (Path(__file__).parents[1] / "data" / "h200_util_shapes.json").read_text(encoding="utf-8")
@@ -116,3 +117,44 @@ def test_a_windows_shape_uses_its_own_clocks():
     found = shape_of(window(steps, on_gpu=True, util=list(util)))
     assert found.label == "periodic"
     assert found.clock == "step"
+
+
+def test_the_clocks_of_a_loop():
+    steps = make_steps(
+        200,
+        {"forward": 100},
+        extra=lambda i: (
+            {"logging": 1} if i % 10 == 5 else {"checkpoint": 900} if i % 50 == 49 else {}
+        ),
+    )
+    saves = [Interval(0, "checkpoint", s.t0_ns, s.t1_ns) for s in steps if s.labels["checkpoint"]]
+    feeding = loader(num_workers=4, length=40, epochs=5, batches=200)
+    clocks = clocks_of(window(steps, loaders=(feeding,), intervals=tuple(saves)))
+    assert clocks["step"] == pytest.approx(0.1)
+    assert clocks["workers x step"] == pytest.approx(0.4)
+    assert clocks["log"] == pytest.approx(1.0, abs=0.02)
+    assert clocks["save"] == pytest.approx(5.92, abs=0.05)
+    assert clocks["epoch"] == pytest.approx(40 * 0.1181, abs=0.01)
+
+
+def test_an_epoch_is_as_long_as_the_loop_makes_it():
+    steps = make_steps(200, {"forward": 100})
+    early = loader(length=1000, epochs=20, batches=400)  # the loop leaves after 20 of 1,000
+    assert clocks_of(window(steps, loaders=(early,)))["epoch"] == pytest.approx(2.0)
+
+
+def test_logging_in_every_step_is_no_clock_of_its_own():
+    steps = make_steps(200, {"forward": 100, "logging": 1})
+    assert "log" not in clocks_of(window(steps))
+
+
+def test_a_dip_every_ten_steps_is_matched_with_the_log():
+    steps = make_steps(
+        600, {"forward": 200}, extra=lambda i: {"logging": 1000} if i % 10 == 5 else {}
+    )
+    period = 3.0
+    t = np.arange(0, 180, 0.2)
+    util = np.where((t % period) < 1.0, 0.0, 97.0)
+    found = shape_of(window(steps, on_gpu=True, util=list(util)))
+    assert (found.label, found.clock) == ("periodic", "log")
+    assert found.period_s == pytest.approx(period, rel=0.05)
