@@ -8,6 +8,7 @@ processes that train.
 from __future__ import annotations
 
 import sys
+import time
 from typing import Any
 
 __all__ = ["install"]
@@ -24,6 +25,10 @@ WATCHED = (
     "wandb.sdk.wandb_run",
     "mlflow.tracking.fluent",
 )
+
+
+#: When the import of a watched module began.
+began_ns: dict[str, int] = {}
 
 
 class ImportWatcher:
@@ -52,6 +57,7 @@ class ImportWatcher:
             # Back to the class's own method first: the loader is as it was while the module runs.
             if "exec_module" in getattr(loader, "__dict__", {}):
                 del loader.exec_module
+            began_ns.setdefault(name, time.monotonic_ns())
             run_module(module)
             _imported(name, module)
 

@@ -8,7 +8,7 @@ import sys
 import threading
 from typing import Any
 
-from . import selfcheck, sites
+from . import selfcheck, sites, startup
 from .budget import duty
 from .hooks import WRAPPER_FILE
 from .state import S, append, ident, leave_mark, load_config, log, note_error, now
@@ -55,6 +55,7 @@ def _try(name: str, place: Any, *args: Any) -> None:
 
 def _on_torch(torch: Any) -> None:
     S.torch = torch
+    startup.mark("torch_ns")
     try:
         S.set_eval_frame = torch._C._dynamo.eval_frame.set_eval_frame
     except AttributeError:
@@ -187,6 +188,7 @@ def _arm() -> None:
     from . import helper
 
     S.armed = True
+    startup.mark("armed_ns")
     S.pid = os.getpid()
     S.thread, S.thread_id = _this_thread(), ident()
     place_cuda_hooks()
@@ -271,6 +273,7 @@ def _start_afresh() -> None:
     oom.forget()
     distributed.forget()
     duty.reset()
+    startup.reset()
     S.steps = 0  # after what was ticked in the parent was added to it
     for part in (evaluate, libraries, modes, pauses, precision):
         part.reset()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from . import memory, quiet
+from . import memory, quiet, startup
 from . import words as W
 from .budget import duty, gate
 from .state import S, append, ident, now
@@ -179,6 +179,7 @@ def _number(opt: Any) -> int:
 
 def _remember(opt: Any) -> int:
     """First step of an optimizer: its settings, and where its parameters live."""
+    startup.mark("step_ns")
     number = len(S.optimizers) + 1
     row: dict[str, Any] = {"id": number, "cls": type(opt).__name__}
     evaluator = S.set_eval_frame(None)

@@ -9,7 +9,7 @@ import socket
 import sys
 from typing import Any
 
-from . import memory, oom, sites
+from . import memory, oom, sites, startup
 from .hooks import compiled, distributed, libraries, modes, pauses, precision
 from .state import S, now
 
@@ -161,6 +161,7 @@ class SnapshotBuilder:
             hooks=_hooks(),
             overrides=S.overrides,
             errors=S.errors,
+            startup=_safely(startup.report),
         )
         body.update(extra)
         text = _dumps(body)

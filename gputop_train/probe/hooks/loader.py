@@ -10,7 +10,7 @@ import sys
 import weakref
 from typing import Any
 
-from .. import quiet, sites
+from .. import quiet, sites, startup
 from .. import words as W
 from ..budget import LONG_WAIT_NS
 from ..state import S, append, ident, now
@@ -196,6 +196,7 @@ def _make_iter(original: Any) -> Any:
         if watched:
             _iter_edge(_ITER)
         try:
+            startup.mark("iter_ns")
             row = _row_of(self)
             making = fetching.begin(row, self.num_workers)
             start = now()
@@ -308,6 +309,7 @@ def _remember(loader: Any, site: tuple[Any, int], override: dict[str, Any]) -> N
     number = len(S.loaders) + 1
     if number > 256 or loader in _ids:
         return
+    startup.mark("loader_ns")
     S.loaders[number] = loader_rows.row_of(number, loader, site, override)
     _ids[loader] = number
 

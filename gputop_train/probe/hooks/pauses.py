@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from typing import Any
 
+from .. import startup
 from .. import words as W
 from ..state import S, append, ident, now
 from . import leave_no_frame, wrap_attribute
@@ -33,6 +34,8 @@ def _on_gc(phase: str, info: dict[str, int]) -> None:
 def _note(phase: str, info: dict[str, int]) -> None:
     if phase == "start":
         _gc_start[0] = now()
+        if not S.armed:
+            startup.look(3)
         return
     start = _gc_start[0]
     took = now() - start
