@@ -239,8 +239,8 @@ def _advice(trend: Growth, on_gpu: bool) -> tuple[Advice, ...]:
     size = _size(trend.per_step)
     if on_gpu:
         graph = (
-            f"{size} a step is more than any number takes: what is kept still holds its graph, and "
-            "with it the activations of its step."
+            f"{size} a step is more than numbers take: whole tensors are kept, and where they were "
+            "not detached, the activations of their step with them."
             if trend.per_step >= WITH_GRAPH
             else f"{size} a step fits small tensors that are kept."
         )
