@@ -9,9 +9,22 @@ Fix: move model and batch to ``"cuda"``. Probe: one step on the GPU. Gain: not f
 from __future__ import annotations
 
 from gputop_train.diagnose.accounting import account
-from gputop_train.diagnose.rules.base import Judgement, Rule, RuledOut, number, percent, severity
+from gputop_train.diagnose.rules.base import (
+    Judgement,
+    Page,
+    Rule,
+    RuledOut,
+    Threshold,
+    ms,
+    name,
+    number,
+    percent,
+    severity,
+    top_sites,
+    where,
+)
 from gputop_train.diagnose.window import Window
-from gputop_train.model import Abstention, Advice, Finding
+from gputop_train.model import Abstention, Advice, Finding, Where
 
 ID = "cpu-training"
 #: A device that only drives a display reads a percent or two.
@@ -40,6 +53,8 @@ def judge(window: Window) -> Judgement:
         return RuledOut(ID, f"the GPU is in use ({mean:.0f}% on average)")
     acc = account(window)
     compute = sum(acc.shares.get(label, 0.0) for label in ("forward", "backward", "optimizer"))
+    places = model_lines(window)
+    at = f" (it is called at {name(places[0])})" if places else ""
     return Finding(
         id=ID,
         summary=(
@@ -53,14 +68,60 @@ def judge(window: Window) -> Judgement:
             number("GPU utilisation, mean", mean, "%"),
             number("forward, backward and optimizer on the CPU", compute, "of wall"),
         ),
-        where_missing="the line that places the model is not recorded",
+        where=places,
+        where_missing=None if places else "the line that places the model is not recorded",
         advice=(
             Advice(
-                'Move the model and every batch to the GPU: model.to("cuda") before the optimizer '
-                'is built, and x = x.to("cuda", non_blocking=True) in the loop.'
+                f'Move the model to the GPU before the optimizer is built{at}: model.to("cuda"), '
+                f"and each batch in the loop: {ms(acc.ms(compute))} of {ms(acc.step_ms or 0.0)} a "
+                "step are computed on the CPU."
+            ),
+            Advice(
+                "If the script chooses the device itself, see why: torch.cuda.is_available() is "
+                f"{window.cuda_available or 'not asked yet'} here, and a --device option may say "
+                "cpu."
             ),
         ),
     )
 
 
-RULE = Rule(ID, 5, judge, probe="one step on the GPU")
+def model_lines(window: Window) -> tuple[Where, ...]:
+    """Where the model is called, as the sampler saw it (used by ``cpu-only-build``)."""
+    mine = [s for s in window.sites if s.kind == "sample" and s.rank == window.rank]
+    forward = [s for s in mine if s.label == "forward"]
+    return tuple(where(s) for s in top_sites(forward, limit=1, by_count=True))
+
+
+RULE = Rule(
+    ID,
+    5,
+    judge,
+    probe="one step on the GPU",
+    page=Page(
+        number=51,
+        title="The model trains on the CPU beside an idle GPU",
+        meaning=(
+            "Torch could use a GPU, and the parameters are on the CPU. A person sees a GPU at a "
+            "flat 0% and all cores busy."
+        ),
+        looks_at=(
+            "the device of the parameters",
+            "utilisation of the GPU the run may use",
+            "time in forward, backward and optimizer",
+        ),
+        thresholds=(
+            Threshold(
+                "GPU utilisation, mean", f"<= {FLAT_ZERO:.0f}%", "proposed: a display reads 1 to 2"
+            ),
+            Threshold("GPU utilisation, peak", f"<= {FLAT_ZERO_PEAK:.0f}%", "proposed"),
+        ),
+        mistaken_for=(
+            "a machine without a GPU, or one hidden from the run",
+            "`cpu-only-build`: this torch cannot use the GPU",
+            "a GPU that other parts of the run keep busy",
+        ),
+        mend=("Move the model before the optimizer is built, and every batch.",),
+        test="One step on the GPU",
+        gain="not forecast: nothing measured says how fast the GPU would be",
+    ),
+)
