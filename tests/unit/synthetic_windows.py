@@ -132,7 +132,7 @@ def window(
     util: float | Sequence[float] | None = None,
     cores: int | None = 8,
     trainer: float | None = 1.0,
-    workers: Sequence[float] = (),
+    workers: Sequence[float | Mapping[str, Any]] = (),
     depths: Sequence[int] = (),
     memory: Sequence[float] = (),
     device_bytes: int | None = None,
@@ -143,7 +143,7 @@ def window(
 
     Args:
         util: Driver utilisation: one mean held throughout, or the samples themselves.
-        workers: Cores each worker process keeps busy.
+        workers: Cores each worker process keeps busy, or fields of its samples.
         memory: Bytes held, one sample per element, spread over the window.
     """
     begin = steps[0].t0_ns if steps else 0
@@ -152,8 +152,9 @@ def window(
     series = [util] * 50 if isinstance(util, (int, float)) else list(util or ())
     times = [begin + (end - begin) * k // max(1, len(series)) for k in range(len(series))]
     procs = [ProcSample(begin + k, 10, "trainer", cpu=trainer) for k in range(3)]
-    for number, cpu in enumerate(workers):
-        procs += [ProcSample(begin + k, 20 + number, "worker", cpu=cpu) for k in range(3)]
+    for number, use in enumerate(workers):
+        fields = dict(use) if isinstance(use, Mapping) else {"cpu": use}
+        procs += [ProcSample(begin + k, 20 + number, "worker", **fields) for k in range(3)]
     samples = [
         MemorySample(
             0,
