@@ -79,8 +79,8 @@ def _evidence(supply: Supply) -> tuple[Evidence, ...]:
 
 
 def _gain(found: Finding, plan: WorkerPlan | None) -> Gain | None:
-    if plan is None:
-        return None
+    if plan is None or plan.high < 1 + WORTH:
+        return None  # no number of workers is advised
     top = ceiling(found.lost_share)
     high = plan.high if top is None else min(plan.high, top)
     text = f"slowest of trainer, {plan.workers} worker{'s' * (plan.workers > 1)}, cores as measured"

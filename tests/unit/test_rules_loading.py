@@ -1,0 +1,684 @@
+"""The closer causes of a loop that waits for its data, each beside what it is mistaken for."""
+
+from __future__ import annotations
+
+import pytest
+from synthetic_windows import MS, loader, make_steps, window
+
+from gputop_train.diagnose.refining import refine
+from gputop_train.diagnose.rules import input_bound, refinements
+from gputop_train.diagnose.window import Stretch
+from gputop_train.model import Abstention, Fetch, Finding, HostSample, ProcSample, Where
+
+#: 10 ms steps of which 6.4 ms wait for data.
+STARVED = make_steps(100, {"data_wait": 6.4, "forward": 1.6, "backward": 2.0})
+EMPTY = [0] * 20
+ITEMS = Where("/home/ann/data.py", 12, "Photos.__getitem__")
+MERGE = Where("/home/ann/data.py", 40, "merge")
+NEVER_MORE_WORKERS = {
+    "worker-respawn",
+    "idle-workers",
+    "slow-collate",
+    "cpu-affinity",
+    "slow-worker",
+    "cpu-oversubscription",
+    "loader-ipc-overhead",
+    "pin-memory-thread",
+    "bursty-prefetch",
+}
+
+
+def fetches(*batch_ms, batches=50, collate=0.02, items=64, starts=1, longest=None):
+    """What each worker made: batches of these mean times."""
+    return tuple(
+        Fetch(
+            worker,
+            20 + worker,
+            batches,
+            round(each * batches * MS),
+            round(each * batches * MS * collate),
+            round((longest or each) * MS),
+            batches * items,
+            starts,
+        )
+        for worker, each in enumerate(batch_ms)
+    )
+
+
+def named(steps=STARVED, **more):
+    """The finding with its closest cause, checked for what no such cause may advise."""
+    seen = window(steps, **more)
+    found = input_bound.judge(seen)
+    assert isinstance(found, Finding)
+    closer, said = refine(seen, found)
+    workers = seen.feeding_loaders[0].num_workers
+    if closer.refined in NEVER_MORE_WORKERS:
+        asked = [(a.setting or {}).get("num_workers", 0) for a in closer.advice]
+        assert max(asked, default=0) <= workers
+    assert 1 <= len(closer.advice) <= 3
+    if closer.gain is not None and closer.gain.expected is not None and closer.gain.ceiling:
+        low, high = closer.gain.expected
+        assert 1 <= low <= high <= closer.gain.ceiling * (1 + 1e-9)
+    return closer, {a.id: getattr(a, "missing", "") or getattr(a, "why", "") for a in said}
+
+
+def every(n, ms, count=200, usual=0.1):
+    """Steps of 10 ms without a wait, every n-th of which waits."""
+    return make_steps(
+        count,
+        {"forward": 9.9, "data_wait": usual},
+        extra=lambda i: {"data_wait": ms} if i % n == 0 else {},
+    )
+
+
+# --- worker-respawn ------------------------------------------------------------------------------
+
+
+def respawning(**changes):
+    values = {
+        "num_workers": 8,
+        "epochs": 10,
+        "starts": 10,
+        "first_waits": 10,
+        "first_wait_ns": 4_000 * MS,
+        "start_ns": 300 * MS,
+        "wait_ns": 4_200 * MS,
+        "batches": 200,
+        "length": 20,
+        "fetch": fetches(*[6.0] * 8, batches=25, starts=10, longest=8.0),
+        "source": ITEMS,
+    }
+    return loader(**(values | changes))
+
+
+def test_waits_for_workers_that_are_started_anew_are_named_by_their_counters():
+    found, _ = named(every(20, 400), loaders=(respawning(),), workers=[0.6] * 8, cores=16)
+    assert found.refined == "worker-respawn"
+    assert found.confidence == "high"
+    assert found.advice[0].setting == {"persistent_workers": True}
+    assert "started 10 times" in found.advice[0].text
+    assert [(w.file, w.line) for w in found.where] == [
+        ("/home/ann/train.py", 41),
+        (ITEMS.file, ITEMS.line),
+    ]
+    assert found.gain.expected is not None and "epoch / (epoch - pause)" in found.gain.basis
+
+
+def test_a_first_batch_that_is_as_slow_as_any_is_not_the_start_of_workers():
+    # Every batch takes 500 ms in a worker, and there are five in an epoch.
+    slow = respawning(
+        length=5,
+        batches=50,
+        epochs=40,
+        starts=40,
+        first_waits=40,
+        wait_ns=24_000 * MS,
+        first_wait_ns=20_000 * MS,
+        start_ns=10 * MS,
+        fetch=fetches(*[490.0] * 8, batches=50, starts=2),
+    )
+    found, _ = named(loaders=(slow,), workers=[0.95] * 8, depths=EMPTY, cores=32)
+    assert found.refined != "worker-respawn"
+
+
+@pytest.mark.parametrize("changes", [{"persistent_workers": True}, {"num_workers": 0, "fetch": ()}])
+def test_kept_workers_and_none_are_not_started_anew(changes):
+    found, _ = named(every(20, 400), loaders=(respawning(**changes),))
+    assert found.refined != "worker-respawn"
+    assert all("persistent_workers" not in (a.setting or {}) for a in found.advice)
+
+
+def test_a_part_of_the_wait_at_starts_is_not_all_of_it():
+    half = respawning(wait_ns=8_000 * MS)
+    found, said = named(loaders=(half,), workers=[0.95] * 8, depths=EMPTY, cores=9)
+    assert found.refined != "worker-respawn"
+    assert "explains only" in said["worker-respawn"]
+
+
+# --- idle-workers --------------------------------------------------------------------------------
+
+
+def lonely(makers=1, workers=8, **changes):
+    rows = fetches(*[9.0] * makers, batches=60)
+    values = {"num_workers": workers, "iterable": True, "fetch": rows, "source": ITEMS}
+    return loader(**(values | changes))
+
+
+def test_one_worker_that_makes_all_batches_is_named_by_its_count():
+    found, _ = named(loaders=(lonely(),), workers=(0.99, *[0.0] * 7), depths=EMPTY, cores=16)
+    assert found.refined == "idle-workers"
+    assert found.confidence == "high"
+    assert "7 of 8 workers have nothing to do, 1 makes all batches" in found.summary
+    assert "get_worker_info" in found.advice[0].text
+    assert found.gain.expected[1] <= 1 / 0.36 + 1e-9
+
+
+def test_epochs_of_fewer_batches_than_workers_are_told_so():
+    few = lonely(makers=5, workers=16, iterable=False, length=5)
+    found, _ = named(loaders=(few,), workers=[0.2] * 16, depths=EMPTY, cores=32)
+    assert found.refined == "idle-workers"
+    assert "An epoch has 5 batches for 16 workers" in found.advice[0].text
+
+
+def test_a_worker_that_makes_fewer_batches_still_shares_the_work():
+    rows = (*fetches(36.0, 36.0, 36.0), Fetch(3, 23, 20, 720 * MS, MS, 36 * MS, 20 * 64))
+    found, _ = named(
+        loaders=(loader(num_workers=4, iterable=True, fetch=rows),),
+        workers=[0.95] * 4,
+        depths=EMPTY,
+        cores=5,
+    )
+    assert found.refined == "prep-stall"
+
+
+def test_without_counts_sleeping_workers_of_a_map_style_dataset_are_no_idle_ones():
+    found, _ = named(loaders=(loader(num_workers=4),), workers=[0.05] * 4, depths=EMPTY)
+    assert found.refined is None
+
+
+# --- slow-collate --------------------------------------------------------------------------------
+
+
+def collating(part=0.97, **changes):
+    values = {"num_workers": 2, "fetch": fetches(20.0, 20.0, collate=part), "collate": MERGE}
+    return loader(**(values | changes))
+
+
+def test_a_collate_function_that_outweighs_its_items_is_named_with_its_line_first():
+    found, _ = named(loaders=(collating(),), workers=(0.97, 0.96), depths=EMPTY, cores=16)
+    assert found.refined == "slow-collate"
+    assert found.confidence == "high"
+    assert (found.where[0].file, found.where[0].line) == (MERGE.file, MERGE.line)
+    assert (found.where[1].file, found.where[1].line) == ("/home/ann/train.py", 41)
+    assert "19.4 ms of the 20 ms" in found.summary
+    assert all(a.setting is None for a in found.advice)
+    assert found.gain.expected is not None
+
+
+def test_a_slow_collate_function_in_the_training_process_is_named_too():
+    alone = loader(fetch=(Fetch(-1, 10, 100, 640 * MS, 620 * MS, 8 * MS, 6400),), collate=MERGE)
+    found, _ = named(loaders=(alone,))
+    assert found.refined == "slow-collate"
+    assert all(a.setting is None for a in found.advice)
+
+
+def test_slow_items_are_no_slow_collate():
+    found, said = named(loaders=(collating(0.3),), workers=(0.97, 0.96), depths=EMPTY, cores=16)
+    assert found.refined == "prep-stall"
+    assert "30%" in said["slow-collate"]
+
+
+def test_torchs_own_collate_is_left_alone():
+    found, _ = named(
+        loaders=(collating(collate=None),), workers=(0.97, 0.96), depths=EMPTY, cores=16
+    )
+    assert found.refined == "prep-stall"
+
+
+def test_without_batch_times_a_slow_collate_is_abstained_from():
+    found, said = named(loaders=(loader(num_workers=2, collate=MERGE),), workers=(0.97, 0.96))
+    assert found.refined is None
+    assert "what a batch costs" in said["slow-collate"]
+
+
+# --- cpu-affinity --------------------------------------------------------------------------------
+
+
+def masked(allowed, total=16, quota=None):
+    return (HostSample(0, cpus_total=total, cpus_allowed=allowed, cpu_quota=quota),)
+
+
+def crowded(count, cpu, delay, **more):
+    return [{"cpu": cpu, "run_delay": delay, **more}] * count
+
+
+FOUR = loader(num_workers=4, fetch=fetches(*[36.0] * 4), persistent_workers=True, source=ITEMS)
+
+
+def test_workers_that_share_one_core_of_sixteen_are_told_of_the_mask():
+    found, _ = named(
+        loaders=(FOUR,),
+        host=masked(1),
+        workers=crowded(4, 0.23, 0.7),
+        trainer=0.05,
+        depths=EMPTY,
+    )
+    assert found.refined == "cpu-affinity"
+    assert found.confidence == "high"
+    assert "1 of 16 cores" in found.advice[0].text and "taskset" in found.advice[0].text
+    assert all(a.setting is None for a in found.advice)
+
+
+def test_a_quota_is_told_in_the_words_of_containers():
+    found, _ = named(
+        loaders=(FOUR,),
+        host=masked(16, quota=2.0),
+        workers=crowded(4, 0.45, 0.5),
+        trainer=0.1,
+        depths=EMPTY,
+    )
+    assert found.refined == "cpu-affinity"
+    assert "--cpus" in found.advice[0].text
+
+
+def test_workers_bound_by_a_library_are_told_apart_from_the_trainers_mask():
+    found, _ = named(
+        loaders=(FOUR,),
+        host=masked(16),
+        workers=crowded(4, 0.24, 0.7, cpus_allowed=1),
+        trainer=1.0,
+        depths=EMPTY,
+    )
+    assert found.refined == "cpu-affinity"
+    assert "worker_init_fn" in found.advice[0].text
+
+
+def test_a_worker_bound_to_a_core_of_its_own_has_its_core():
+    found, _ = named(
+        loaders=(FOUR,),
+        host=masked(16),
+        workers=crowded(4, 0.97, 0.0, cpus_allowed=1),
+        depths=EMPTY,
+    )
+    assert found.refined == "prep-stall"
+
+
+def test_a_few_idle_cores_are_not_what_is_missing():
+    found, _ = named(
+        loaders=(FOUR,), host=masked(2), workers=crowded(4, 0.05, 0.0), trainer=0.3, depths=EMPTY
+    )
+    assert found.refined != "cpu-affinity"
+
+
+def test_a_small_machine_is_no_mask():
+    found, _ = named(
+        loaders=(FOUR,), host=masked(2, total=2), workers=crowded(4, 0.45, 0.5), depths=EMPTY
+    )
+    assert found.refined != "cpu-affinity"
+
+
+# --- slow-worker ---------------------------------------------------------------------------------
+
+
+def test_a_worker_that_is_late_every_time_is_named():
+    uneven = loader(num_workers=4, fetch=fetches(8.0, 8.0, 40.0, 8.0), source=ITEMS)
+    found, _ = named(loaders=(uneven,), workers=(0.2, 0.2, 0.97, 0.2), depths=EMPTY, cores=16)
+    assert found.refined == "slow-worker"
+    assert "Worker 2 takes 40 ms" in found.summary
+    assert any("in_order=False" in a.text for a in found.advice)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"fetch": fetches(36.0, 40.0, 38.0, 42.0)}, {"in_order": False}]
+)
+def test_workers_that_differ_by_chance_or_deliver_as_they_come_are_not_held_up(changes):
+    rows = {"fetch": fetches(30.0, 30.0, 90.0, 30.0)} | changes
+    found, _ = named(
+        loaders=(loader(num_workers=4, **rows),), workers=[0.95] * 4, depths=EMPTY, cores=16
+    )
+    assert found.refined == "prep-stall"
+
+
+# --- main-process-loading ------------------------------------------------------------------------
+
+
+def test_the_advised_number_of_workers_comes_with_its_arithmetic():
+    found, _ = named(loaders=(loader(source=ITEMS),), cores=16)
+    assert found.refined == "main-process-loading"
+    workers = found.advice[0].setting["num_workers"]
+    assert f"num_workers 0 -> {workers} (train.py:41): 16 cores, 1.0 busy" in found.advice[0].text
+    assert "1.8 workers keep up" in found.advice[0].text  # 6.4 ms over 3.6 ms
+    assert [w.line for w in found.where] == [41, 12]
+
+
+def test_where_workers_have_no_core_to_run_on_they_are_not_advised():
+    found, _ = named(
+        loaders=(loader(source=ITEMS),),
+        host=(HostSample(0, cpus_total=16, cpus_allowed=1),),
+    )
+    assert found.refined == "main-process-loading"
+    assert all(a.setting is None for a in found.advice)
+    assert "1 of 16 cores" in found.advice[0].text
+
+
+# --- cold cache and thrashing --------------------------------------------------------------------
+
+
+def stretch(start, step_ms, wait, read):
+    return Stretch(start, start + 1, 0, 100, step_ms, {"data_wait": wait}, read, read)
+
+
+def test_a_first_pass_that_is_over_is_information():
+    found, _ = named(
+        loaders=(loader(num_workers=4, epochs=3, source=ITEMS),),
+        workers=[0.1] * 4,
+        depths=EMPTY,
+        early=stretch(0, 40, 0.8, 200e6),
+        late=stretch(9, 10, 0.04, 1e6),
+    )
+    assert found.refined == "cold-cache-first-epoch"
+    assert found.severity == "info"
+
+
+def test_a_wait_that_stays_after_the_first_pass_is_no_cold_cache():
+    found, _ = named(
+        loaders=(loader(num_workers=4, epochs=3, fetch=fetches(*[36.0] * 4)),),
+        workers=[0.97] * 4,
+        depths=EMPTY,
+        cores=16,
+        early=stretch(0, 40, 0.9, 200e6),
+        late=stretch(9, 10, 0.64, 1e6),
+    )
+    assert found.refined == "prep-stall"
+
+
+def reading(workers, rate, seconds, **more):
+    """Samples of blocked workers, one a second, that read from storage at ``rate(second)``."""
+    return tuple(
+        ProcSample(
+            1_000 * MS + s * 1_000 * MS,
+            20 + w,
+            "worker",
+            cpu=0.08,
+            state="D",
+            read_bytes_per_s=rate(s) / workers,
+            **more,
+        )
+        for s in range(seconds)
+        for w in range(workers)
+    )
+
+
+LONG = make_steps(200, {"data_wait": 200, "forward": 100})  # one minute
+
+
+def test_a_first_epoch_whose_reads_have_not_settled_is_not_judged_yet():
+    cold = loader(num_workers=4, epochs=1, length=10_000, batches=200, fetch=fetches(*[900.0] * 4))
+    found, _ = named(
+        LONG, loaders=(cold,), procs=reading(4, lambda s: 300e6 / (1 + s), 60), depths=EMPTY
+    )
+    assert found.refined == "cold-cache-first-epoch"
+    assert (found.severity, found.confidence) == ("info", "low")
+
+
+def test_a_long_epoch_at_a_steady_rate_is_a_fetch_stall():
+    steady = loader(
+        num_workers=4, epochs=1, length=10_000, batches=200, fetch=fetches(*[900.0] * 4)
+    )
+    found, _ = named(LONG, loaders=(steady,), procs=reading(4, lambda s: 90e6, 60), depths=EMPTY)
+    assert found.refined == "fetch-stall"
+    assert found.severity == "critical"
+
+
+def thrashing(epoch_2, available):
+    """Four epochs of 15 s; the later ones read a part of what the first one did."""
+    seen = loader(
+        num_workers=4, epochs=4, length=50, batches=200, fetch=fetches(*[900.0] * 4), source=ITEMS
+    )
+    return named(
+        LONG,
+        loaders=(seen,),
+        procs=reading(4, lambda s: 200e6 * (1.0 if s < 15 else epoch_2), 60),
+        host=(HostSample(0, cpus_total=16, mem_available=available, mem_total=int(64e9)),),
+        depths=EMPTY,
+        steps_seen=200,
+    )
+
+
+def test_epochs_that_read_everything_again_thrash_a_cache_too_small_for_them():
+    found, _ = thrashing(0.9, int(1e9))
+    assert found.refined == "page-cache-thrashing"
+    assert "does not fit in memory" in found.summary
+
+
+def test_epochs_that_read_little_again_do_not_thrash():
+    found, _ = thrashing(0.1, int(1e9))
+    assert found.refined != "page-cache-thrashing"
+
+
+def test_data_that_would_fit_is_not_thrashing_the_cache():
+    found, said = thrashing(0.9, int(40e9))
+    assert found.refined == "fetch-stall"
+    assert "would fit" in said["page-cache-thrashing"]
+
+
+# --- fetch-stall ---------------------------------------------------------------------------------
+
+
+def small_files(**changes):
+    """A worker that loads 96 files of 4 KB an item: 400 read calls an item, storage silent."""
+    fields = {
+        "cpu": 0.97,
+        "cpu_sys": 0.2,
+        "reads_per_s": 60_000.0,
+        "rchar_per_s": 120e6,
+        "read_bytes_per_s": 0.0,
+        "state": "R",
+        "run_delay": 0.01,
+    }
+    return fields | changes
+
+
+PACKING = loader(num_workers=4, batch_size=32, fetch=fetches(*[40.0] * 4, items=32), source=ITEMS)
+
+
+def test_many_small_reads_are_packed_and_no_disk_is_bought():
+    found, _ = named(loaders=(PACKING,), workers=[small_files()] * 4, depths=EMPTY, cores=16)
+    assert found.refined == "fetch-stall"
+    assert found.confidence == "high"
+    assert (
+        "Pack" in found.advice[0].text and "a faster disk changes nothing" in found.advice[0].text
+    )
+    assert "75 read calls an item" in found.summary  # 240,000 a second x 10 ms / 32 items
+    assert (found.where[0].file, found.where[0].line) == (ITEMS.file, ITEMS.line)
+    assert [a.setting for a in found.advice][1] is not None  # more workers are half a cure
+
+
+def test_decoding_that_reads_a_file_an_item_is_preparation():
+    decoding = small_files(reads_per_s=1_500.0, rchar_per_s=40e6, cpu_sys=0.05)
+    found, _ = named(loaders=(PACKING,), workers=[decoding] * 4, depths=EMPTY, cores=16)
+    assert found.refined == "prep-stall"
+
+
+def test_large_reads_are_no_small_ones():
+    streaming = small_files(rchar_per_s=60_000.0 * 200_000)
+    found, _ = named(loaders=(PACKING,), workers=[streaming] * 4, depths=EMPTY, cores=16)
+    assert found.refined == "prep-stall"
+
+
+def test_workers_blocked_on_storage_are_a_fetch_stall_and_may_be_more():
+    blocked = {"cpu": 0.1, "state": "D", "read_bytes_per_s": 40e6, "run_delay": 0.0}
+    steady = loader(num_workers=4, epochs=3, fetch=fetches(*[40.0] * 4), source=ITEMS)
+    found, _ = named(loaders=(steady,), workers=[blocked] * 4, depths=EMPTY, cores=16)
+    assert found.refined == "fetch-stall"
+    assert "160 MB/s" in found.advice[0].text
+    assert found.advice[1].setting == {"num_workers": 12}  # 40 ms over 3.6 ms of training
+
+
+def test_workers_that_sleep_in_the_fetch_wait_for_something_else_than_a_disk():
+    asleep = {"cpu": 0.02, "state": "S", "read_bytes_per_s": 0.0, "run_delay": 0.0}
+    remote = loader(num_workers=4, epochs=3, fetch=fetches(*[40.0] * 4), source=ITEMS)
+    found, _ = named(loaders=(remote,), workers=[asleep] * 4, depths=EMPTY, cores=16)
+    assert found.refined == "fetch-stall"
+    assert found.confidence == "medium"
+    assert "network" in found.advice[0].text and "disk" not in found.advice[0].text
+
+
+def test_sleepers_that_fetch_quickly_are_not_what_is_waited_for():
+    asleep = {"cpu": 0.02, "state": "S", "read_bytes_per_s": 0.0, "run_delay": 0.0}
+    quick = loader(num_workers=4, fetch=fetches(*[2.0] * 4), source=ITEMS)
+    found, _ = named(loaders=(quick,), workers=[asleep] * 4, depths=EMPTY, cores=16)
+    assert found.refined != "fetch-stall"
+
+
+# --- cpu-oversubscription ------------------------------------------------------------------------
+
+
+def test_workers_that_wait_for_cores_are_too_many():
+    many = loader(num_workers=16, fetch=fetches(*[150.0] * 16), source=ITEMS)
+    found, _ = named(loaders=(many,), workers=crowded(16, 0.45, 0.5), depths=EMPTY, cores=8)
+    assert found.refined == "cpu-oversubscription"
+    assert found.advice[0].setting == {"num_workers": 7}
+
+
+def test_threads_of_a_library_in_each_worker_are_named_first():
+    many = loader(num_workers=4, fetch=fetches(*[36.0] * 4), source=ITEMS)
+    found, _ = named(
+        loaders=(many,), workers=crowded(4, 1.9, 1.2, threads=9), depths=EMPTY, cores=8
+    )
+    assert found.refined == "cpu-oversubscription"
+    assert found.confidence == "high"
+    assert "OMP_NUM_THREADS=1" in found.advice[0].text
+
+
+def test_a_large_number_of_workers_alone_is_no_fault():
+    many = loader(num_workers=16, fetch=fetches(*[150.0] * 16), source=ITEMS)
+    found, _ = named(loaders=(many,), workers=crowded(16, 0.45, 0.01), depths=EMPTY, cores=8)
+    assert found.refined != "cpu-oversubscription"
+
+
+def test_without_the_time_they_waited_for_a_core_it_abstains():
+    many = loader(num_workers=16, fetch=fetches(*[150.0] * 16), source=ITEMS)
+    found, said = named(loaders=(many,), workers=[0.45] * 16, depths=EMPTY, cores=8)
+    assert found.refined is None
+    assert "run_delay" in said["cpu-oversubscription"]
+
+
+# --- bursty-prefetch -----------------------------------------------------------------------------
+
+JITTER = loader(
+    num_workers=4,
+    prefetch_factor=2,
+    epochs=1,
+    batches=210,
+    fetch=fetches(*[20.0] * 4, longest=300.0),
+)
+
+
+def test_single_long_batches_that_a_deeper_queue_would_bridge():
+    found, _ = named(
+        every(17, 60), loaders=(JITTER,), workers=[0.5] * 4, depths=[8, 8, 0, 8, 5] * 4, cores=16
+    )
+    assert found.refined == "bursty-prefetch"
+    assert found.advice[0].setting == {"prefetch_factor": 4}
+    assert all("num_workers" not in (a.setting or {}) for a in found.advice)
+
+
+def test_a_mean_that_is_too_slow_is_not_bridged_by_a_deeper_queue():
+    slow = loader(num_workers=4, batches=210, fetch=fetches(*[76.0] * 4))
+    found, _ = named(every(4, 40), loaders=(slow,), workers=[0.97] * 4, depths=EMPTY, cores=16)
+    assert found.refined == "prep-stall"
+
+
+def test_waits_at_epoch_starts_are_not_bursts():
+    kept = loader(
+        num_workers=4, epochs=10, batches=200, persistent_workers=True, fetch=fetches(*[9.0] * 4)
+    )
+    found, _ = named(every(20, 200), loaders=(kept,), workers=[0.3] * 4, depths=[4] * 20)
+    assert found.refined is None
+
+
+# --- handing batches over ------------------------------------------------------------------------
+
+
+def delayed(trainer_delay, workers, cpu=0.2):
+    rows = [ProcSample(k, 10, "trainer", cpu=1.0, run_delay=trainer_delay) for k in range(3)]
+    rows += [ProcSample(k, 20 + w, "worker", cpu=cpu) for w in range(workers) for k in range(3)]
+    return tuple(rows)
+
+
+QUICK = loader(num_workers=4, fetch=fetches(*[2.0] * 4), source=ITEMS)
+
+
+def test_ready_batches_that_are_slow_to_receive_are_named_and_warned_of():
+    found, _ = named(loaders=(QUICK,), procs=delayed(0.0, 4), depths=[8] * 20)
+    assert found.refined == "loader-ipc-overhead"
+    assert (found.severity, found.confidence) == ("critical", "medium")
+
+
+def test_a_trainer_without_a_core_does_not_wait_for_batches():
+    found, said = named(loaders=(QUICK,), procs=delayed(0.4, 4), depths=[8] * 20)
+    assert found.refined is None
+    assert "no core" in said["loader-ipc-overhead"]
+    assert found.severity == "info"
+
+
+def test_an_empty_queue_behind_slow_workers_is_no_hand_over():
+    slow = loader(num_workers=4, fetch=fetches(*[40.0] * 4))
+    found, _ = named(loaders=(slow,), procs=delayed(0.0, 4, cpu=0.97), depths=EMPTY)
+    assert found.refined == "prep-stall"
+
+
+STARVED_GPU = make_steps(
+    100, {"data_wait": 6.4, "forward": 1.6, "backward": 2.0}, exposed={"data_wait": 6.0}
+)
+
+
+def test_idle_workers_behind_an_empty_pinned_queue_wait_for_the_pinning_thread():
+    pinned = loader(num_workers=4, pin_memory=True, fetch=fetches(*[2.0] * 4), source=ITEMS)
+    found, _ = named(
+        STARVED_GPU,
+        on_gpu=True,
+        util=30,
+        loaders=(pinned,),
+        workers=[0.2] * 4,
+        trainer=1.8,
+        depths=EMPTY,
+    )
+    assert found.refined == "pin-memory-thread"
+    assert found.confidence == "high"
+
+
+@pytest.mark.parametrize(
+    ("changes", "cpu", "depths"),
+    [
+        ({"pin_memory": False}, 0.2, EMPTY),
+        ({"fetch": fetches(*[40.0] * 4)}, 0.2, EMPTY),
+        ({}, 0.97, EMPTY),
+        ({}, 0.2, [8] * 20),
+    ],
+)
+def test_the_pinning_thread_is_not_blamed_for_what_others_do(changes, cpu, depths):
+    values = {"num_workers": 4, "pin_memory": True, "fetch": fetches(*[2.0] * 4)}
+    found, _ = named(
+        STARVED_GPU,
+        on_gpu=True,
+        util=30,
+        loaders=(loader(**(values | changes)),),
+        workers=[cpu] * 4,
+        trainer=1.8,
+        depths=depths,
+    )
+    assert found.refined != "pin-memory-thread"
+
+
+# --- all of them ---------------------------------------------------------------------------------
+
+
+def test_an_old_store_names_what_it_lacks_and_raises_nowhere():
+    seen = window(STARVED, loaders=(loader(num_workers=4),), host=())
+    found = input_bound.judge(seen)
+    assert isinstance(found, Finding)
+    closer, said = refine(seen, found)
+    assert closer.refined is None
+    missing = {a.id: a.missing for a in said if isinstance(a, Abstention)}
+    assert {"slow-collate", "fetch-stall", "cpu-affinity", "idle-workers"} <= set(missing)
+
+
+def test_the_order_in_which_causes_are_asked():
+    assert [rule.id for rule in refinements("input-bound")] == [
+        "worker-respawn",
+        "idle-workers",
+        "slow-collate",
+        "cpu-affinity",
+        "slow-worker",
+        "main-process-loading",
+        "cold-cache-first-epoch",
+        "page-cache-thrashing",
+        "fetch-stall",
+        "cpu-oversubscription",
+        "bursty-prefetch",
+        "pin-memory-thread",
+        "loader-ipc-overhead",
+        "prep-stall",
+    ]
