@@ -11,6 +11,7 @@ from typing import Any
 
 from gputop_train.diagnose import abreast
 from gputop_train.diagnose.absence import missing_signals
+from gputop_train.diagnose.aftermath import since
 from gputop_train.diagnose.regimes import ends, regimes, stretch
 from gputop_train.diagnose.stats import median, quantile
 from gputop_train.diagnose.steady import BLOCK, Cut, cut, older_than, totals_of
@@ -64,6 +65,7 @@ def build(
     known = (stretch([p for p in part.parts if a <= p.t0_ns < b]) for a, b in edges)
     return replace(
         window,
+        since=None if final else since(reader, rank, window.gpu_uuid, span[1], window.probe),
         whole=totals_of(found.steps, found.older) if final else window.totals,
         early=early,
         late=late,

@@ -17,6 +17,7 @@ from gputop_train.model import (
     Site,
     Step,
     UtilSample,
+    Where,
 )
 
 
@@ -74,6 +75,24 @@ class RankView:
     totals: Totals
     parts: tuple[Totals, ...] = ()
     clock_mhz: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """What was seen of a live run after its last step, once that is a while ago.
+
+    Attributes:
+        seconds: From the last step's end to the probe's last word.
+        util: Mean driver utilisation, percent.
+        trainer: Mean cores the training process kept busy.
+        label: What the stack sampler saw most often; ``None`` where it saw no code of the person's.
+    """
+
+    seconds: float
+    util: float | None = None
+    trainer: float | None = None
+    label: str | None = None
+    place: Where | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +156,7 @@ class Window:
     ranks: Mapping[int, RankView] = field(default_factory=dict)  # empty with a single rank
     cards: tuple[GpuSample, ...] = ()  # every card the run may use, as it began
     halves: tuple[Totals, Totals] | None = None
+    since: Since | None = None  # live, and no step for a minute
 
     @property
     def on_gpu(self) -> bool:
