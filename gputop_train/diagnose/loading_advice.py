@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gputop_train.diagnose.loading_model import (
     MAX_WORKERS,
     WORST_EFFICIENCY,
+    rank_cores,
     role_cores,
     shorter_loader,
 )
@@ -91,7 +92,7 @@ class MoreWorkers:
         loader = supply.loader
         now = loader.num_workers if loader is not None else 0
         line = loader_at(loader) if loader is not None else ""
-        cores = window.cores
+        cores = rank_cores(window)
         room = ""
         if cores is not None and self.spare is not None:
             room = f"{cores:.0f} cores, {cores - self.spare:.0f} busy, "
@@ -119,7 +120,7 @@ def more_workers(
         pace: Of the loop.
         each_cores: Cores one worker keeps busy.
     """
-    loader, cores = supply.loader, window.cores
+    loader, cores = supply.loader, rank_cores(window)
     if loader is None or loader.num_workers < 1 or cores is None or loader.iterable:
         return None
     now = loader.num_workers

@@ -121,8 +121,8 @@ def plan_workers(model: LoadModel) -> WorkerPlan:
 def load_model(window: Window, lost: float) -> LoadModel | None:
     """The model of this window, or ``None`` when the usable cores are unknown."""
     acc = account(window)
-    cores = window.cores
-    if cores is None or cores < 1 or not acc.step_ms:
+    cores = rank_cores(window)
+    if cores is None or cores <= 0 or not acc.step_ms:
         return None
     prepare = acc.ms(acc.shares.get("data_wait", 0.0))
     if prepare <= 0:
@@ -133,7 +133,7 @@ def load_model(window: Window, lost: float) -> LoadModel | None:
         prepare_ms=prepare,
         step_ms=acc.step_ms,
         floor_ms=acc.step_ms * (1 - lost),
-        cores=cores,
+        cores=max(1.0, cores),
         trainer_cores=role_cores(window, "trainer"),
         shared=not window.on_gpu,
         threads=threads if isinstance(threads, int) else None,
@@ -153,6 +153,12 @@ def foreign_cores(window: Window) -> float | None:
             ours.setdefault(p.pid, []).append(p.cpu)
     mine = sum(sum(used) / len(used) for used in ours.values())
     return max(0.0, sum(busy) / len(busy) - mine)
+
+
+def rank_cores(window: Window) -> float | None:
+    """Cores for one rank: those the run may use over the ranks that train on them here."""
+    ranks = len({ld.rank for ld in window.loaders if ld.feeds_training})
+    return None if window.cores is None else window.cores / max(1, ranks)
 
 
 def role_cores(window: Window, role: str) -> float | None:

@@ -121,6 +121,25 @@ def test_a_first_batch_that_is_as_slow_as_any_is_not_the_start_of_workers():
     assert found.refined != "worker-respawn"
 
 
+def test_a_usual_batch_at_each_start_is_not_a_start_even_where_only_starts_wait():
+    # Five batches in an epoch lie ready when the first one is: workers that are kept wait as long.
+    short = respawning(
+        length=5,
+        batches=200,
+        epochs=40,
+        starts=40,
+        first_waits=40,
+        wait_ns=20_500 * MS,
+        first_wait_ns=20_000 * MS,
+        start_ns=10 * MS,
+        fetch=fetches(*[490.0] * 5, batches=80, starts=40),
+        num_workers=5,
+    )
+    found, _ = named(every(5, 500), loaders=(short,), workers=[0.95] * 5, cores=32)
+    assert found.refined != "worker-respawn"
+    assert all("num_workers" not in (a.setting or {}) for a in found.advice)
+
+
 @pytest.mark.parametrize("changes", [{"persistent_workers": True}, {"num_workers": 0, "fetch": ()}])
 def test_kept_workers_and_none_are_not_started_anew(changes):
     found, _ = named(every(20, 400), loaders=(respawning(**changes),))
@@ -329,6 +348,15 @@ def test_the_advised_number_of_workers_comes_with_its_arithmetic():
     assert f"num_workers 0 -> {workers} (train.py:41): 16 cores, 1.0 busy" in found.advice[0].text
     assert "1.8 workers keep up" in found.advice[0].text  # 6.4 ms over 3.6 ms
     assert [w.line for w in found.where] == [41, 12]
+
+
+def test_ranks_of_one_machine_share_its_cores():
+    pair = (loader(source=ITEMS), loader(rank=1, id=2, source=ITEMS))
+    slow = make_steps(100, {"data_wait": 64, "forward": 3.6})
+    alone, _ = named(slow, loaders=pair[:1], cores=16)
+    both, _ = named(slow, loaders=pair, cores=16)
+    assert both.advice[0].setting["num_workers"] < alone.advice[0].setting["num_workers"] <= 16
+    assert "8 cores" in both.advice[0].text
 
 
 def test_where_workers_have_no_core_to_run_on_they_are_not_advised():

@@ -51,9 +51,7 @@ def refine(window: Window, found: Finding) -> Refinement | Abstention | RuledOut
         if loader.first_waits or window.steps:
             return RuledOut(ID, "the waits do not lie at epoch starts")
         return Abstention(ID, "waits for the first batch of an epoch")
-    covers = supply.part * max(
-        part or 0.0, supply.waits.held if supply.waits.at_epoch_starts else 0.0
-    )
+    covers = supply.part * (part if part is not None else supply.waits.held)
     return _named(window, found, supply, loader, covers, counted=part is not None)
 
 
