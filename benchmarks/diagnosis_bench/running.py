@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from diagnosis_bench.cases import Case
-from gputop_train.launch import runfile, verdicts
+from gputop_train.launch import identity, runfile, stop, verdicts
 from gputop_train.launch.runs import store_path
 from gputop_train.store.errors import StoreError
 from gputop_train.store.reader import RunReader
 from gputop_train.store.recording import export_recording, import_recording
 
 TIMED = Path(__file__).with_name("timed.py")
-#: After an interrupt at the time limit a script gets so long to end and to be reported on.
-GRACE_S = 25.0
+#: A run that was stopped at the time limit gets so long to be reported on.
+GRACE_S = 45.0
 
 
 @dataclass
@@ -65,7 +65,10 @@ def watch(case: Case, kind: str, seconds: float, keep: Path | None, python: str)
         command = [python, "-m", "gputop_train", "--no-tui", "--run-root", str(root)]
         command += ["--python", python, "--json", str(answer), str(script)]
         rc, wall_s, ended, tail = _run(
-            [*command, *arguments_of(case, kind)], seconds, _environment(case, kind)
+            [*command, *arguments_of(case, kind)],
+            seconds,
+            _environment(case, kind),
+            lambda: _stop_runs(root),
         )
         found = Watched(rc, wall_s, ended=ended, tail=tail)
         if answer.exists():
@@ -82,8 +85,19 @@ def watch(case: Case, kind: str, seconds: float, keep: Path | None, python: str)
     return found
 
 
+def _stop_runs(root: Path) -> None:
+    """End what runs below a root; the script is in a session of its own and outlives its front."""
+    for run_dir in root.iterdir() if root.is_dir() else ():
+        child = identity.recorded_child(runfile.read_json(run_dir / "run.json") or {})
+        if child is not None:
+            stop.ladder(child)
+
+
 def _run(
-    command: Sequence[str], seconds: float, env: Mapping[str, str]
+    command: Sequence[str],
+    seconds: float,
+    env: Mapping[str, str],
+    stop_first: Callable[[], None] | None = None,
 ) -> tuple[int | None, float, str, str]:
     """Exit code, wall seconds, what went wrong and the end of the output."""
     began = time.monotonic()
@@ -101,7 +115,9 @@ def _run(
             rc: int | None = process.wait(seconds)
         except subprocess.TimeoutExpired:
             ended = f"interrupted after {seconds:.0f} s"
-            rc = _end(process)
+            if stop_first is not None:
+                stop_first()
+            rc = _end(process, 0.0 if stop_first is None else GRACE_S)
         if not ended and rc:
             ended = f"exit code {rc}"
         output.seek(max(0, output.tell() - 1500)) if output.seek(0, os.SEEK_END) else None
@@ -109,8 +125,9 @@ def _run(
     return rc, time.monotonic() - began, ended, tail
 
 
-def _end(process: subprocess.Popen[bytes]) -> int | None:
-    for number, patience in ((signal.SIGINT, GRACE_S), (signal.SIGKILL, 5.0)):
+def _end(process: subprocess.Popen[bytes], grace_s: float) -> int | None:
+    """Wait for a process whose work was stopped; make it end if it does not."""
+    for number, patience in ((0, grace_s), (signal.SIGINT, 10.0), (signal.SIGKILL, 5.0)):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -227,3 +228,45 @@ def test_the_table_counts_and_explains(tmp_path):
     assert "| worker-respawn | 1 | 1 |" in text
     assert "| case_01 | input-bound/worker-respawn | 1.95 | 1.90-2.00 | 2.00 |  | ok |" in text
     assert "- case_01, as is: not named. Abstained: x: y." in text
+
+
+TRAINS = """
+import sys, time, torch
+from torch import nn
+model = nn.Linear(256, 256)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+ends = time.monotonic() + float(sys.argv[sys.argv.index("--seconds") + 1])
+while time.monotonic() < ends:
+    for _ in range(30):
+        model(torch.randn(64, 256)).pow(2).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.slow
+def test_a_crash_and_a_run_without_end_are_lines_and_leave_nothing_behind(tmp_path):
+    body = {
+        "crash": {"expected": "input-bound"},
+        "endless": {"expected": "none", "args": ["--seconds", "1000"]},
+    }
+    (tmp_path / "expected.json").write_text(json.dumps(body))
+    (tmp_path / "crash.py").write_text("raise SystemExit('no data')\n")
+    (tmp_path / "endless.py").write_text(TRAINS)
+    kept = tmp_path / "kept"
+    command = [sys.executable, str(BENCHMARKS / "diagnosis.py"), str(tmp_path)]
+    done = subprocess.run(
+        [*command, "--no-gain", "--seconds", "8", "--keep", str(kept), "--out", "table.md"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1, done.stderr
+    text = (tmp_path / "table.md").read_text()
+    assert "- crash, as is:" in text
+    assert "exit code 1" in text
+    assert "interrupted after 8 s" in text
+    running_still = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
+    assert str(tmp_path / "endless.py") not in running_still
+    again = subprocess.run([*command, "--rejudge", str(kept)], capture_output=True, text=True)
+    assert "- endless, as is:" in again.stdout or "| endless | as is | none |" in again.stdout
