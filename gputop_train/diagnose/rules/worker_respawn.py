@@ -46,7 +46,7 @@ def refine(window: Window, found: Finding) -> Refinement | Abstention | RuledOut
         return RuledOut(ID, "the workers are kept between epochs")
     if max(loader.epochs, loader.starts) < MIN_STARTS:
         return RuledOut(ID, "the workers were started once")
-    part = _part(loader, supply)
+    part = _part(window, loader, supply)
     if part is None and not supply.waits.at_epoch_starts:
         if loader.first_waits or window.steps:
             return RuledOut(ID, "the waits do not lie at epoch starts")
@@ -55,15 +55,17 @@ def refine(window: Window, found: Finding) -> Refinement | Abstention | RuledOut
     return _named(window, found, supply, loader, covers, counted=part is not None)
 
 
-def _part(loader: Loader, supply: Supply) -> float | None:
+def _part(window: Window, loader: Loader, supply: Supply) -> float | None:
     """Part of this loader's wait that starting its workers costs; ``None`` = not counted."""
     if loader.first_waits < MIN_STARTS or loader.starts < MIN_STARTS:
         return None
-    whole = loader.wait_ns + loader.start_ns
+    # Waits in steps of which only the end was recorded are not in ``wait_ns``, first waits are.
+    a_step = window.totals.labels.get("data_wait", 0) / max(1, window.totals.steps)
+    whole = max(loader.wait_ns + loader.start_ns, a_step * window.steps_seen * supply.part)
     usual_ms = supply.fetch.usual_ms if supply.fetch is not None else None
     batches = loader.first_waits * (usual_ms or 0.0) * 1e6
     started = max(0.0, loader.first_wait_ns - batches) + loader.start_ns
-    return started / whole if whole > 0 else None
+    return min(1.0, started / whole) if whole > 0 else None
 
 
 def _named(
