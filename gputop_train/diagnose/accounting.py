@@ -294,6 +294,8 @@ def lost_share(window: Window, label: str) -> tuple[float | None, str]:
     if not window.on_gpu:
         return host, "host time: the CPU is the device"
     exposed = acc.exposed.get(label)
+    if exposed is not None and label == "h2d":
+        return exposed, "GPU event pairs"  # an asynchronous copy holds the GPU and not the host
     if exposed is not None:
         # An event pair can only overstate the idle time (side streams), never beyond the wait.
         return min(exposed, host) if host > 0 else exposed, "GPU event pairs"

@@ -16,7 +16,7 @@ from gputop_train.diagnose.changes import merged
 from gputop_train.diagnose.gaps import HEALTHY_RULES, MIN_LOST_S, healthy_gaps
 from gputop_train.diagnose.ranking import exclusive, judged_ids, ranked, with_trial
 from gputop_train.diagnose.refining import refine
-from gputop_train.diagnose.rules import all_rules
+from gputop_train.diagnose.rules import all_rules, gpu_contention
 from gputop_train.diagnose.rules.base import INFO, WARN, Judgement, RuledOut, percent
 from gputop_train.diagnose.significance import tested
 from gputop_train.diagnose.window import Window
@@ -126,7 +126,7 @@ def _found(window: Window, until: int | None = None) -> tuple[list[Finding], lis
         refined, unnamed = refine(window, finding)
         closer.append(refined)
         judged.extend(unnamed)
-    return closer, judged
+    return gpu_contention.unsure(closer), judged
 
 
 def _abstain(

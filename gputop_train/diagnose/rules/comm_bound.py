@@ -42,6 +42,8 @@ from gputop_train.model import Abstention, Advice, Evidence, Finding, Gain, Wher
 ID = "comm-bound"
 #: DDP communicates in so many iterations a step when every micro-batch does.
 EACH = 1.5
+#: DDP's bucket: gradients of less are one message, whose latency no smaller type shortens.
+BUCKET = 25_000_000
 
 
 def judge(window: Window) -> Judgement:
@@ -154,7 +156,7 @@ def _advice(
                 "step searches for them before it can begin to exchange."
             )
         )
-    if size and not any(m.get("comm_hook") for m in told):
+    if size >= BUCKET and not any(m.get("comm_hook") for m in told):
         exchanged, half = amount("", size), amount("", size / 2)
         steps.append(
             Advice(
@@ -166,12 +168,17 @@ def _advice(
     batch = (
         f"batch_size {sizes[0]} -> {2 * sizes[0]} per rank" if sizes else "A larger batch a rank"
     )
-    steps.append(
-        Advice(
-            f"{batch}: the same bytes for twice the computing. If no step helps, look at the link: "
-            "NCCL_DEBUG=INFO says which one is used."
-        )
+    sent = amount("", size)
+    small = (
+        f", and {sent.value} {sent.unit} cost latency rather than bytes" if size < BUCKET else ""
     )
+    steps.append(
+        Advice(f"{batch}, or accumulation under no_sync(): half as many exchanges a sample{small}.")
+    )
+    nccl = any(m.get("backend") == "nccl" for m in told)
+    which = "NCCL_DEBUG=INFO" if nccl else "GLOO_SOCKET_IFNAME"
+    does = "says which one is used" if nccl else "chooses the network interface"
+    steps.append(Advice(f"If that does not help, look at the link: {which} {does}."))
     return tuple(steps[:3])
 
 

@@ -14,6 +14,8 @@ Gain: of steps beside it against steps without it, where the run had both.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 from gputop_train.diagnose.accounting import account, undisturbed
@@ -66,6 +68,18 @@ def judge(window: Window) -> Judgement:
             return Abstention(ID, "how much the other processes on this card use")
         return RuledOut(ID, "the other processes on this card hold little and hardly compute")
     return _finding(window, told, busy, held, beside)
+
+
+def unsure(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings, with low confidence where a busy neighbour makes GPU time unreliable.
+
+    Events and utilisation include the neighbour's time slices.
+    """
+    if not any(f.id == ID and f.severity != "info" for f in findings):
+        return list(findings)
+    return [
+        replace(f, confidence="low") if f.id != ID and f.lost_share > 0 else f for f in findings
+    ]
 
 
 def busy_elsewhere(window: Window) -> float | None:
