@@ -8,22 +8,29 @@ profiler burst's gaps behind blocking calls, or ``S - busy``), and a *model*: wi
 host runs ahead and a step takes ``max(T - S, busy)``, so they cost ``min(S, idle)`` of what no
 earlier gate explains. Event pairs alone understate the damage: the run-ahead that a read destroys
 shows as launch idle behind it.
+Lines are ordered by the idle time measured behind them, not by how long they block.
 Differential: S large while the GPU is busy is harmless; a host-bound loop finds the queue empty, S
-is small and the read costs nothing.
+is small and the read costs nothing. A GradScaler reads by design: it is named where it costs, with
+the mend that keeps its check on the device.
 Fix: read every N steps; collect on the device; ``torch.where`` instead of ``if t.any()``.
 Probe: read the site every 50 steps (the others are the control). Gain: T / (T - E).
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gputop_train.diagnose.accounting import INTERRUPTIONS, account, lost_share, natural_experiment
 from gputop_train.diagnose.rules.base import (
+    COVERAGE,
     Confidence,
     Judgement,
+    Page,
     Rule,
     RuledOut,
+    Threshold,
     ceiling,
     hook_missing,
     ms,
@@ -33,9 +40,9 @@ from gputop_train.diagnose.rules.base import (
     plain,
     severity,
     short_call,
-    top_sites,
     where,
 )
+from gputop_train.diagnose.rules.device_roundtrip import read_share
 from gputop_train.diagnose.stats import median
 from gputop_train.diagnose.window import Window
 from gputop_train.model import Abstention, Advice, Evidence, Finding, Gain, Site, Where
@@ -46,6 +53,10 @@ WARN, CRITICAL = 0.05, 0.15
 #: edges, before it is believed (proposed here).
 MODEL_ALONE, MODEL_DRY = 0.15, 0.5
 READ_EVERY = 50
+#: Fewer pairs of events at a line say nothing of it.
+MIN_PAIRS = 3
+#: So many reads of one line a step are a loop over elements (proposed here).
+LOOP = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +111,8 @@ def judge(window: Window) -> Judgement:
         return RuledOut(ID, f"reads block the host {percent(cost.blocked)} of the time")
     if cost.lower is None:
         return Abstention(ID, "GPU events or driver utilisation around blocking reads")
+    if read_share(window) > 0 and cost.lower - read_share(window) < WARN:
+        return RuledOut(ID, "what is read comes back in the same step (device-roundtrip)")
     acc = account(window)
     modelled = (
         cost.model is not None
@@ -139,7 +152,7 @@ def _finding(window: Window, cost: SyncCost) -> Finding:
         evidence=_evidence(window, cost, per_step, control),
         where=places,
         where_missing=why_none,
-        advice=_advice(per_step, places),
+        advice=_advice(window, lost),
         gain=Gain(
             ceiling(lost),
             None,
@@ -176,21 +189,49 @@ def _evidence(
         number("queue found empty at a phase edge", acc.dry, "of edges"),
         number("GPU utilisation, mean", acc.util_mean, "%"),
     ]
-    rows += [
-        Evidence(
-            f"{name(where(s))} {short_call(s.call)}",
-            s.count,
-            f"reads, {ms(s.total_ns / 1e6)} blocked",
+    for s in _sites(window):
+        behind = _behind(s)
+        idle = "" if behind is None else f", GPU idle {ms(behind / 1e6)}"
+        rows.append(
+            Evidence(
+                f"{name(where(s))} {short_call(s.call)}",
+                s.count,
+                f"reads, {ms(s.total_ns / 1e6)} blocked{idle}",
+            )
         )
-        for s in _sites(window)
-    ]
     if control is not None:
         rows.append(control)
     return tuple(row for row in rows if row.value is not None)
 
 
+def _behind(site: Site) -> float | None:
+    """Idle device time behind all reads of a line, ns, from those with events around them."""
+    if not site.pairs or site.pairs < MIN_PAIRS or site.pair_ns is None:
+        return None
+    return (site.pair_ns + (site.after_ns or 0)) / site.pairs * site.count
+
+
 def _sites(window: Window) -> list[Site]:
-    return top_sites(s for s in window.sites if s.kind == "sync" and s.rank == window.rank)
+    """The fewest lines that cover 80% of the cost, at most three, the dearest first.
+
+    A line without events counts by its blocked time, as much idle time to it as at the others.
+    """
+    mine = [s for s in window.sites if s.kind == "sync" and s.rank == window.rank and s.count > 0]
+    told = [(s, behind) for s in mine if (behind := _behind(s)) is not None]
+    blocked = sum(s.total_ns for s, _ in told)
+    ratio = sum(behind for _, behind in told) / blocked if blocked else 1.0
+    costs = {s.id: s.total_ns * ratio for s in mine} | {s.id: behind for s, behind in told}
+    ranked = sorted(
+        (s for s in mine if costs[s.id] > 0), key=lambda s: (-costs[s.id], s.file, s.line)
+    )
+    chosen: list[Site] = []
+    covered, total = 0.0, sum(costs.values())
+    for site in ranked[:3]:
+        if covered >= COVERAGE * total:
+            break
+        chosen.append(site)
+        covered += costs[site.id]
+    return chosen
 
 
 def _places(window: Window) -> tuple[tuple[Where, ...], str | None]:
@@ -200,25 +241,113 @@ def _places(window: Window) -> tuple[tuple[Where, ...], str | None]:
     return (), "the reads were too short, or made where the probe takes no line"
 
 
-def _advice(per_step: float, places: tuple[Where, ...]) -> tuple[Advice, ...]:
-    line = f" ({name(places[0])})" if places else ""
-    steps = [
-        Advice(
-            f"Read every {READ_EVERY} steps instead of every step{line}: "
-            f"if step % {READ_EVERY} == 0. Between reads keep the value on the GPU, detached."
-        )
-    ]
-    if per_step >= 2:
+#: What a line of reads looks like -> what to do, most particular first.
+SCALER = re.compile(r"scaler\w*\.(?:step|unscale_|update)\s*\(")
+WAIT = re.compile(r"synchronize\s*\(")
+BRANCH = re.compile(
+    r"\.(?:any|all|isnan|isfinite|isinf)\(|nonzero|masked_select|\bunique|^(?:if|while)\b"
+)
+
+
+def _advice(window: Window, lost: float) -> tuple[Advice, ...]:
+    """For each line by what it is, then how to tell that it helped."""
+    acc = account(window)
+    steps = [_for(window, site, lost) for site in _sites(window)[:2]]
+    if not steps:
+        per_step = window.totals.syncs / max(1, window.totals.steps)
         steps.append(
-            Advice(
-                f"Collect the {plain(per_step)} values of a step on the GPU (torch.stack, "
-                "index_add_) and read them once with .tolist()."
-            )
+            f"Read every {READ_EVERY} steps instead of {plain(per_step)} times a step; between "
+            f"reads keep the value on the GPU: total += loss.detach(). {ms(acc.ms(lost))} of "
+            f"{ms(acc.step_ms or 0.0)} are idle behind reads now."
         )
     steps.append(
-        Advice("Replace branches on tensors (if t.any(), nonzero) by torch.where or masks.")
+        f"If a step then stays at {ms(acc.step_ms or 0.0)}, the host was the limit and not the "
+        f"read: look for launch-bound; {percent(lost)} is what reads cost at least."
     )
-    return tuple(steps)
+    return tuple(Advice(text) for text in dict.fromkeys(steps))
 
 
-RULE = Rule(ID, 50, judge, probe="read the site every 50 steps")
+def _for(window: Window, site: Site, lost: float) -> str:
+    acc = account(window)
+    at = f"{short_call(site.call)} at {name(where(site))}"
+    each = site.count / max(1, window.totals.steps)
+    idle = f"{ms(acc.ms(lost))} of {ms(acc.step_ms or 0.0)}"
+    if SCALER.search(site.call):
+        row = _optimizer(window)
+        return (
+            f"fused=True in {row} keeps the scaler's check on the GPU: {at} reads it "
+            f"{plain(each)} times a step now ({idle} idle); bf16 autocast needs no scaler."
+        )
+    if WAIT.search(site.call):
+        return (
+            f"Remove {at}: {plain(each)} a step, {idle} idle. To time a step, record two "
+            f"torch.cuda.Event and read them {READ_EVERY} steps later."
+        )
+    if BRANCH.search(site.call):
+        return (
+            f"Replace {at} by torch.where or a mask multiplied in: the branch reads the GPU "
+            f"{plain(each)} times a step ({idle} idle)."
+        )
+    if each >= LOOP:
+        return (
+            f"Collect the {plain(each)} values a step of {at} on the GPU (index_add_, torch.stack) "
+            f"and read them once with .tolist(), every {READ_EVERY} steps: {plain(each)} reads -> "
+            f"{plain(1 / READ_EVERY)} a step."
+        )
+    return (
+        f"Read {at} every {READ_EVERY} steps: if step % {READ_EVERY} == 0. It is read "
+        f"{plain(each)} times a step now, {idle} idle; in between keep it on the GPU, detached."
+    )
+
+
+def _optimizer(window: Window) -> str:
+    rows = window.probe.get("optimizers")
+    first = rows[0] if isinstance(rows, list) and rows and isinstance(rows[0], Mapping) else {}
+    return str(first.get("cls") or "the optimizer")
+
+
+RULE = Rule(
+    ID,
+    50,
+    judge,
+    probe="read the site every 50 steps",
+    page=Page(
+        number=18,
+        title="Reads of GPU results leave the GPU without work",
+        meaning=(
+            "`.item()`, `.cpu()`, a branch on a tensor: the host waits for the GPU, and then the "
+            "GPU for the host. A person sees a flat, low utilisation and a step that does not "
+            "overlap."
+        ),
+        looks_at=(
+            "GPU idle time behind each read and until the next launch, by event pairs and by line",
+            "time the host is blocked there, as context",
+            "utilisation, edges that found the queue empty, a profiler burst",
+            "steps with more reads than usual beside the others",
+        ),
+        thresholds=(
+            Threshold("GPU idle behind reads, warn", f">= {percent(WARN)} of wall", "proposed"),
+            Threshold("GPU idle behind reads, critical", f">= {percent(CRITICAL)}", "proposed"),
+            Threshold(
+                "by the model max(T - S, busy) alone",
+                f">= {percent(MODEL_ALONE)}, queue empty at >= {percent(MODEL_DRY)} of edges",
+                "proposed",
+            ),
+            Threshold("reads of one line that are a loop", f">= {LOOP} a step", "proposed"),
+        ),
+        mistaken_for=(
+            "a long block while the GPU is busy: harmless (NVIDIA's check list)",
+            "a read in a host-bound loop: the queue was empty before, the read costs nothing",
+            "a GradScaler, which reads by design: named only where it costs",
+            "`input-bound`: idle time that a wait for data explains is not charged to reads",
+        ),
+        mend=(
+            "Read every 50 steps; accumulate on the GPU in between.",
+            "One `.tolist()` for all values of a step.",
+            "`torch.where` or a mask in place of a branch.",
+            "`fused=True` keeps a GradScaler's check on the device.",
+        ),
+        test="Read the line every 50 steps; the steps that skip it are the control",
+        gain="ceiling at least `T / (T - E)`: lost run-ahead shows as launch idle besides",
+    ),
+)
