@@ -381,3 +381,13 @@ def test_one_process_may_use_cards_that_are_not_watched():
 )
 def test_a_cpu_run_has_no_card_to_judge(rule):
     assert isinstance(rule.judge(window(STEPS)), RuledOut)
+
+
+def test_beside_a_busy_neighbour_other_causes_are_unsure():
+    steps = make_steps(1000, {"data_wait": 10, "forward": 10}, exposed={"data_wait": 10}, dry=0.1)
+    found = diagnose(replace(shared(steps), loaders=(loader(),)))
+    told = {f.id: f.confidence for f in (found.verdict, *found.also)}
+    assert told["gpu-contention"] == "medium"
+    assert told["input-bound"] == "low"
+    alone = diagnose(made(steps, util=47, loaders=(loader(),)))
+    assert (alone.verdict.id, alone.verdict.confidence != "low") == ("input-bound", True)

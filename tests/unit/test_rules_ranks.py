@@ -89,6 +89,13 @@ def test_exchanges_of_every_micro_batch_are_to_become_one():
     assert found.gain.expected == pytest.approx((1 / 0.76, 1 / 0.68), rel=0.01)
 
 
+def test_small_gradients_cost_latency_that_no_smaller_type_shortens():
+    texts = [a.text for a in comm_bound.judge(talking(30, 30, bucket_bytes=[1_600_000])).advice]
+    assert not any("bf16_compress_hook" in t for t in texts)
+    assert "latency rather than bytes" in texts[0]
+    assert "GLOO_SOCKET_IFNAME" in texts[-1]
+
+
 def test_settings_that_cost_are_named_from_the_run_itself():
     wrong = talking(30, 30, device="cuda", find_unused_parameters=True, comm_hook="powerSGD_hook")
     texts = [a.text for a in comm_bound.judge(wrong).advice]
