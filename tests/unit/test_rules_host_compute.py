@@ -64,6 +64,16 @@ def test_on_a_gpu_its_part_of_the_idle_time_counts_and_launches_get_the_rest():
     assert "confusion_matrix at train.py:77" in found.advice[0].text
 
 
+def test_the_loop_around_thousands_of_reads_is_the_reads_own():
+    # 1,024 reads a step, as recorded on an H200: the sampler sees the loop's lines between them.
+    reads = site("sync", 79, func="count_each", call="hits[k].item()", count=200 * 1024)
+    loop = line(func="count_each", call="for k in range(n):", number=78)
+    said = host_compute.judge(busy_host(10, sites=(loop, reads)))
+    assert isinstance(said, RuledOut) and "host-sync-stall" in said.why
+    elsewhere = line(number=120)
+    assert isinstance(host_compute.judge(busy_host(10, sites=(elsewhere, reads))), Finding)
+
+
 def test_host_code_while_the_gpu_works_is_harmless():
     assert isinstance(host_compute.judge(busy_host(4, dry=0.05, util=95)), RuledOut)
 

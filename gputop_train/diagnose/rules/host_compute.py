@@ -5,8 +5,8 @@ hooks, plots. Either it comes every so many steps, and those steps are longer by
 experiment), or it is in every step: on a GPU with the queue found empty, so that it explains its
 part of the idle time, >= 10% (TraceML's residual 10/20); on a CPU only where one function holds it
 and its name or text says that it is no part of the model: there ``other`` is real work as well.
-Differential: a loss function of the person's own is computation; a blocking read or a launch has a
-label of its own; data that a function of the loop makes is loading.
+Differential: a loss function of the person's own is computation; a blocking read, with the loop around
+it, or a launch has a label of its own; data that a function of the loop makes is loading.
 Fix: off the hot path, vectorised, in a thread, more rarely. Probe: switch that function off.
 Gain: T / (T - E); (nT + c) / (nT + c') where it recurs.
 """
@@ -38,7 +38,7 @@ from gputop_train.diagnose.rules.base import (
     top_sites,
     where,
 )
-from gputop_train.diagnose.rules.host_sync_stall import sync_cost
+from gputop_train.diagnose.rules.host_sync_stall import LOOP, sync_cost
 from gputop_train.diagnose.window import Window
 from gputop_train.model import Abstention, Advice, Evidence, Finding, Site, Where
 
@@ -50,6 +50,8 @@ DRY = 0.5
 #: One place is named when it holds so much of what the sampler saw of it.
 ONE_PLACE = 0.5
 MIN_SAMPLES = 10
+#: Lines this close to a line of reads are the loop around them (proposed here).
+NEAR = 3
 #: What a step with it may show it as: a read of a result is part of a metric.
 AROUND = ("other", "sync", "gpu_wait", "h2d", "logging")
 COMPUTE = ("forward", "backward", "optimizer")
@@ -102,11 +104,7 @@ def judge(window: Window) -> Judgement:
 
 def _code(window: Window) -> _Code:
     """The functions of the person's own that the sampler saw there."""
-    sampled = [
-        s
-        for s in window.sites
-        if s.kind == "sample" and s.label in ("host_compute", "other") and s.rank == window.rank
-    ]
+    sampled = _sampled(window)
     total = sum(s.count for s in sampled)
     by_function: dict[tuple[str, str], int] = {}
     for s in sampled:
@@ -117,6 +115,14 @@ def _code(window: Window) -> _Code:
         part=most / total if total else 0.0,
         samples=total,
     )
+
+
+def _sampled(window: Window) -> list[Site]:
+    return [
+        s
+        for s in window.sites
+        if s.kind == "sample" and s.label in ("host_compute", "other") and s.rank == window.rank
+    ]
 
 
 def _recurring(window: Window, code: _Code, rare: Recurring) -> Judgement:
@@ -157,9 +163,32 @@ def _every_step_gpu(window: Window, code: _Code) -> Judgement:
         return RuledOut(ID, "the GPU has work while it runs")
     if lost < WARN:
         return RuledOut(ID, f"the GPU is idle for it {percent(lost)} of the time")
+    if _around_reads(window):
+        return RuledOut(ID, "most of it is the loop around blocking reads (host-sync-stall)")
     if code.samples < MIN_SAMPLES:
         return Abstention(ID, f"where {percent(other)} of the host's time goes (too few samples)")
     return _finding(window, code, lost, basis)
+
+
+def _around_reads(window: Window) -> bool:
+    """Whether most samples lie where the reads are: a loop over elements that reads each."""
+    steps = max(1, window.totals.steps)
+    reads = [
+        s
+        for s in window.sites
+        if s.kind == "sync" and s.rank == window.rank and s.count / steps >= LOOP
+    ]
+    sampled = _sampled(window)
+    near = sum(
+        s.count
+        for s in sampled
+        if any(
+            s.file == r.file
+            and (abs(s.line - r.line) <= NEAR or (s.func == r.func and s.func[:1] != "<"))
+            for r in reads
+        )
+    )
+    return bool(reads) and near >= ONE_PLACE * sum(s.count for s in sampled)
 
 
 def _idle_left(window: Window) -> float:
