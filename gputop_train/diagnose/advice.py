@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from gputop_train.diagnose.rules.base import ms, name, number, occurrences, percent, span
 from gputop_train.diagnose.window import Window
-from gputop_train.model import Advice, Evidence, Gain, Interval, Where
+from gputop_train.model import Advice, Evidence, Gain, Interval, Loader, Where
 
 #: An interruption rare enough not to matter (below the 3% floor with room to spare).
 TARGET_SHARE = 0.01
+#: How much rarer, or on how small a part of the data, evaluation is first offered to be (proposed):
+#: the step to ``TARGET_SHARE`` is often one that nobody would take.
+PART, _ORDINAL = 5, "fifth"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,52 +115,100 @@ def periodic_gain(pattern: Periodic, what: str) -> Gain:
     return Gain(whole, (reached, whole), basis)
 
 
-def checkpoint_advice(pattern: Periodic, places: tuple[Where, ...]) -> tuple[Advice, ...]:
-    """Rarer first, then asynchronous, then smaller."""
+def checkpoint_advice(
+    pattern: Periodic, places: tuple[Where, ...], size: float | None = None
+) -> tuple[Advice, ...]:
+    """Rarer first, then asynchronous, then smaller.
+
+    Args:
+        pattern: How often it saves, and what one save costs.
+        places: Its lines, the most costly first.
+        size: Bytes of one save, mean; ``None`` = not measured.
+    """
     line = f" ({name(places[0])})" if places else ""
+    cost = ms(pattern.cost_ms)
+    copied = f"the copy of {_bytes(size)} to host memory" if size else "the copy to host memory"
+    less = f"write less than {_bytes(size)} each time" if size else f"make the {cost} shorter"
     steps: list[Advice] = []
     every = rarer(pattern)
     if every is not None and pattern.every is not None:
         steps.append(
             Advice(
-                f"Save less often{line}: every {pattern.every:,.0f} steps costs "
-                f"{ms(pattern.cost_ms)} each; every {every:,} steps costs "
-                f"{percent(pattern.share_at(every))} of the time instead of "
-                f"{percent(pattern.share)}."
+                f"Save every {every:,} steps instead of {_each(pattern.every)}{line}: at "
+                f"{cost} each that is {percent(pattern.share_at(every))} of the time instead of "
+                f"{percent(pattern.share)}; a crash then costs up to "
+                f"{_span(every * pattern.step_ms / 1e3)}."
             )
         )
     steps.append(
         Advice(
-            "Or write in the background: torch.distributed.checkpoint.async_save returns after "
-            "the copy to host memory, or copy the state_dict and save it in a thread."
+            f"Or write in the background{'' if steps else line}: "
+            "torch.distributed.checkpoint.async_save, or a thread that saves a copy of the "
+            f"state_dict. Training then waits for {copied} alone, not for {cost}."
         )
     )
     steps.append(
-        Advice("Leave the optimizer state out of copies you will not resume from (best, export).")
+        Advice(
+            f"If that is not enough, {less}: no optimizer state in copies you will not resume "
+            "from (best, export)."
+        )
     )
     return tuple(steps)
 
 
-def evaluation_advice(pattern: Periodic, places: tuple[Where, ...]) -> tuple[Advice, ...]:
-    """Rarer first, then a subset, then a larger batch."""
+def evaluation_advice(
+    pattern: Periodic, places: tuple[Where, ...], loader: Loader | None = None
+) -> tuple[Advice, ...]:
+    """Rarer first, then on a part of the data, then one that takes less time.
+
+    Args:
+        pattern: How often it evaluates, and what one evaluation costs.
+        places: Its lines.
+        loader: The loader it reads, where it has one of its own.
+    """
     line = f" ({name(places[0])})" if places else ""
+    cost = ms(pattern.cost_ms)
     steps: list[Advice] = []
     every = rarer(pattern)
     if every is not None and pattern.every is not None:
-        double = round(pattern.every * 5)
+        some = round(pattern.every * PART)
+        then, rare = percent(pattern.share_at(some)), percent(pattern.share_at(every))
         steps.append(
             Advice(
-                f"Evaluate less often{line}: every {pattern.every:,.0f} steps costs "
-                f"{ms(pattern.cost_ms)} each; every {double:,} steps costs "
-                f"{percent(pattern.share_at(double))} of the time, every {every:,} steps "
-                f"{percent(pattern.share_at(every))}, instead of {percent(pattern.share)}."
+                f"Evaluate every {some:,} steps instead of {_each(pattern.every)}{line}: at "
+                f"{cost} each that is {then} of the time, every {every:,} steps {rare}, instead "
+                f"of {percent(pattern.share)}."
             )
         )
-    steps.append(Advice("Or evaluate on a fixed subset between full evaluations."))
-    steps.append(
-        Advice(
-            "Evaluation needs no gradients: a larger batch under torch.inference_mode() and "
-            "loader workers of its own shorten it."
+        steps.append(
+            Advice(
+                f"Or between full evaluations on a fixed part of the data: a {_ORDINAL} of it "
+                f"takes {ms(pattern.cost_ms / PART)} each, {then} of the time."
+            )
         )
-    )
+    told = "a larger batch under torch.inference_mode(), and loader workers of its own"
+    if loader is not None:
+        batch = f", batch_size={loader.batch_size}" if loader.batch_size is not None else ""
+        told = (
+            f"its loader ({Path(loader.file).name}:{loader.line}) has num_workers="
+            f"{loader.num_workers}{batch}, and without gradients (torch.inference_mode()) a larger "
+            "batch fits"
+        )
+    first = "If neither is wanted, make" if steps else "Make"
+    steps.append(Advice(f"{first} the {cost} shorter: {told}."))
     return tuple(steps)
+
+
+def _each(every: float) -> str:
+    return "every step" if round(every) == 1 else f"every {every:,.0f}"
+
+
+def _bytes(size: float) -> str:
+    return f"{size / 1e9:.3g} GB" if size >= 1e9 else f"{size / 1e6:.3g} MB"
+
+
+def _span(seconds: float) -> str:
+    """Time that a person would lose: ``20 s``, ``25 min``, ``3.5 h``."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

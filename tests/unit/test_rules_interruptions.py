@@ -39,7 +39,8 @@ def test_a_slow_save_every_20_steps_is_named_with_its_line_and_its_numbers():
 def test_the_advice_says_how_rare_saves_must_be_and_what_they_cost_then():
     found = judge_saves(saves(20, 200))
     # c = 200 ms, T = 10 ms: 1% at c / (nT + c) <= 0.01, that is n >= 1,980.
-    assert "every 2,000 steps costs 1% of the time instead of 50%" in found.advice[0].text
+    assert "Save every 2,000 steps instead of every 20" in found.advice[0].text
+    assert "1% of the time instead of 50%; a crash then costs up to 20 s" in found.advice[0].text
     assert "train.py:88" in found.advice[0].text
     assert "async_save" in found.advice[1].text
     assert len(found.advice) <= 3
@@ -107,7 +108,9 @@ def test_an_evaluation_of_a_quarter_of_the_run_is_named():
     assert [w.line for w in found.where] == [61]
     assert found.lost_share == pytest.approx(170 / 670)
     assert found.gain.ceiling == pytest.approx(670 / 500)
-    assert "every 50 steps costs 170 ms each" in found.advice[0].text
+    assert (
+        "every 250 steps instead of every 50 (train.py:61): at 170 ms each" in found.advice[0].text
+    )
 
 
 def test_a_teacher_in_every_step_is_no_evaluation():

@@ -70,7 +70,7 @@ def judge(window: Window) -> Judgement:
         evidence=(*pattern.evidence("saving", "save", "saves"), *_size(window)),
         where=places,
         where_missing=None if places else "no line was recorded for the save",
-        advice=checkpoint_advice(pattern, places),
+        advice=checkpoint_advice(pattern, places, _mean_size(window)),
         gain=periodic_gain(pattern, "saving"),
     )
 
@@ -86,11 +86,14 @@ def _places(window: Window) -> tuple[Where, ...]:
     return tuple(where(s) for s in top_sites(sampled, by_count=True))
 
 
-def _size(window: Window) -> tuple[Evidence, ...]:
+def _mean_size(window: Window) -> float | None:
     sizes = [i.bytes for i in occurrences(window, "checkpoint") if i.bytes]
-    if not sizes:
-        return ()
-    return (amount("one save, size", sum(sizes) / len(sizes)),)
+    return sum(sizes) / len(sizes) if sizes else None
+
+
+def _size(window: Window) -> tuple[Evidence, ...]:
+    size = _mean_size(window)
+    return () if size is None else (amount("one save, size", size),)
 
 
 RULE = Rule(

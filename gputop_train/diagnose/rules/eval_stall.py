@@ -85,7 +85,7 @@ def judge(window: Window) -> Judgement:
         evidence=pattern.evidence("evaluation", "evaluation", "evaluations"),
         where=places,
         where_missing=why_none,
-        advice=evaluation_advice(pattern, places),
+        advice=evaluation_advice(pattern, places, next(iter(_loaders(window)), None)),
         gain=periodic_gain(pattern, "evaluation"),
     )
 
