@@ -48,8 +48,9 @@ def test_hiccups_without_a_period_or_a_place_are_no_cause():
     assert isinstance(host_compute.judge(window(steps, sites=made.sites)), RuledOut)
 
 
-def busy_host(other, *, dry=0.9, util=30, sites=METRIC, **more):
-    steps = make_steps(200, {"forward": 5, "backward": 5, "other": other}, dry=dry)
+def busy_host(other, *, dry=0.9, util=30, sites=METRIC, syncs=0, **more):
+    usual = {"forward": 5, "backward": 5, "other": other}
+    steps = make_steps(200, usual, dry=dry, syncs=syncs)
     return window(steps, on_gpu=True, util=util, sites=sites, **more)
 
 
@@ -68,10 +69,12 @@ def test_the_loop_around_thousands_of_reads_is_the_reads_own():
     # 1,024 reads a step, as recorded on an H200: the sampler sees the loop's lines between them.
     reads = site("sync", 79, func="count_each", call="hits[k].item()", count=200 * 1024)
     loop = line(func="count_each", call="for k in range(n):", number=78)
-    said = host_compute.judge(busy_host(10, sites=(loop, reads)))
+    said = host_compute.judge(busy_host(10, sites=(loop, reads), syncs=1024))
     assert isinstance(said, RuledOut) and "host-sync-stall" in said.why
     elsewhere = line(number=120)
-    assert isinstance(host_compute.judge(busy_host(10, sites=(elsewhere, reads))), Finding)
+    assert isinstance(
+        host_compute.judge(busy_host(10, sites=(elsewhere, reads), syncs=1024)), Finding
+    )
 
 
 def test_host_code_while_the_gpu_works_is_harmless():

@@ -5,8 +5,8 @@ hooks, plots. Either it comes every so many steps, and those steps are longer by
 experiment), or it is in every step: on a GPU with the queue found empty, so that it explains its
 part of the idle time, >= 10% (TraceML's residual 10/20); on a CPU only where one function holds it
 and its name or text says that it is no part of the model: there ``other`` is real work as well.
-Differential: a loss function of the person's own is computation; a blocking read, with the loop around
-it, or a launch has a label of its own; data that a function of the loop makes is loading.
+Differential: a loss function of the person's own is computation; a blocking read, with the loop
+around it, or a launch has a label of its own; data that a function of the loop makes is loading.
 Fix: off the hot path, vectorised, in a thread, more rarely. Probe: switch that function off.
 Gain: T / (T - E); (nT + c) / (nT + c') where it recurs.
 """
@@ -172,12 +172,10 @@ def _every_step_gpu(window: Window, code: _Code) -> Judgement:
 
 def _around_reads(window: Window) -> bool:
     """Whether most samples lie where the reads are: a loop over elements that reads each."""
-    steps = max(1, window.totals.steps)
-    reads = [
-        s
-        for s in window.sites
-        if s.kind == "sync" and s.rank == window.rank and s.count / steps >= LOOP
-    ]
+    if window.totals.syncs < LOOP * window.totals.steps:
+        return False
+    mine = [s for s in window.sites if s.rank == window.rank]
+    reads = [s for s in mine if s.kind == "sync" or (s.kind == "sample" and s.label == "sync")]
     sampled = _sampled(window)
     near = sum(
         s.count

@@ -270,7 +270,7 @@ def _advice(window: Window, lost: float) -> tuple[Advice, ...]:
 def _for(window: Window, site: Site, lost: float) -> str:
     acc = account(window)
     at = f"{short_call(site.call)} at {name(where(site))}"
-    each = site.count / max(1, window.totals.steps)
+    each = site.count * _untold(window) / max(1, window.totals.steps)
     idle = f"{ms(acc.ms(lost))} of {ms(acc.step_ms or 0.0)}"
     if SCALER.search(site.call):
         row = _optimizer(window)
@@ -298,6 +298,12 @@ def _for(window: Window, site: Site, lost: float) -> str:
         f"Read {at} every {READ_EVERY} steps: if step % {READ_EVERY} == 0. It is read "
         f"{plain(each)} times a step now, {idle} idle; in between keep it on the GPU, detached."
     )
+
+
+def _untold(window: Window) -> float:
+    """Reads for each one that a line tells: in older stores only slow ones were told by line."""
+    told = sum(s.count for s in window.sites if s.kind == "sync" and s.rank == window.rank)
+    return max(1.0, window.totals.syncs / told) if told else 1.0
 
 
 def _optimizer(window: Window) -> str:
