@@ -34,6 +34,7 @@ from gputop_train.diagnose.rules.base import (
     occurrences,
     percent,
     severity,
+    short_call,
 )
 from gputop_train.diagnose.window import Window
 from gputop_train.model import Abstention, Advice, Evidence, Finding, Where
@@ -45,6 +46,8 @@ FLOOR = 0.02
 LIMIT = 8
 #: A run whose compile time is a smaller part of it is not worth a word about its warm-up.
 WHOLE = WARN
+#: Characters of a guard in a line of advice; the evidence has all of it.
+ROOM = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +193,7 @@ def _shapes(window: Window) -> int | None:
 
 def _advice(window: Window, found: _Compiled) -> tuple[Advice, ...]:
     at = f" ({name(found.places[0])})" if found.places else ""
-    guard = found.guard or ""
+    guard = short_call(found.guard or "", ROOM)
     shapes = _shapes(window)
     seen = f"; batches had {shapes} shapes" if shapes and shapes > 1 else ""
     if "size mismatch" in guard or "size" in guard or "shape" in guard or not guard:
