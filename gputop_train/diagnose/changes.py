@@ -14,7 +14,7 @@ from gputop_train.diagnose.accounting import INTERRUPTIONS
 from gputop_train.diagnose.causes import label_of
 from gputop_train.diagnose.rules.base import INFO, Judgement, RuledOut
 from gputop_train.diagnose.window import Stretch, Window
-from gputop_train.model import Evidence, Finding
+from gputop_train.model import Advice, Evidence, Finding
 
 #: The cause is over when this part of the steps ran without it (proposed here) ...
 OVER_PART = 0.5
@@ -75,13 +75,27 @@ def _over(window: Window, finding: Finding) -> Finding:
     after = sum(r.steps for r in window.regimes if r.t0_ns >= ended.t0_ns)
     steps = max(1, sum(r.steps for r in window.regimes))
     row = Evidence("over since", _moment(window, ended))
-    gone = after >= OVER_PART * steps
-    return replace(
+    told = replace(
         finding,
-        severity="info" if gone else finding.severity,
         summary=f"{finding.summary} It was over at {_moment(window, ended)}.",
         evidence=(*finding.evidence, row),
     )
+    if after < OVER_PART * steps:
+        return told
+    # What would mend it is no advice for what mended itself, and its closer cause is past.
+    return replace(
+        told,
+        severity="info",
+        refined=None,
+        summary=f"{_first_sentence(finding.summary)} It was over at {_moment(window, ended)}.",
+        advice=(Advice(f"Nothing to change: {after:,} of {steps:,} steps ran without it."),),
+        gain=None,
+    )
+
+
+def _first_sentence(text: str) -> str:
+    head, dot, _ = text.partition(". ")
+    return head + "." if dot else text
 
 
 def _since_when(window: Window, finding: Finding) -> Stretch:

@@ -12,6 +12,7 @@ from typing import Any
 from gputop_train.diagnose import abreast
 from gputop_train.diagnose.absence import missing_signals
 from gputop_train.diagnose.aftermath import since
+from gputop_train.diagnose.regimes import LIVE_NS as REGIME_NS
 from gputop_train.diagnose.regimes import ends, regimes, stretch
 from gputop_train.diagnose.stats import median, quantile
 from gputop_train.diagnose.steady import BLOCK, Cut, cut, older_than, totals_of
@@ -55,7 +56,7 @@ def build(
     rank = min(reader.ranks(), default=min(states, default=0))
     found = (_whole if final else _live)(reader, rank, t0_ns, t1_ns)
     part = cut(found.steps, found.older, starts_run=found.starts_run)
-    begins = [part.parts[at].t0_ns for at in regimes(part.parts)]
+    begins = _begins([*found.older, *found.steps], part, 0 if final else REGIME_NS)
     newest = part.since(begins[-1]) if len(begins) > 1 else part
     kept = part if final else newest
     span = _bounds(kept, t0_ns, t1_ns, reader)
@@ -76,6 +77,15 @@ def build(
             else None
         ),
     )
+
+
+def _begins(seen: Sequence[Step | StepRollup], part: Cut, least_ns: int) -> list[int]:
+    """Begin of each regime in ns; the warm-up helps to tell the first from it and is left out."""
+    changes = [seen[at].t0_ns for at in regimes(seen, least_ns)]
+    if not part.parts:
+        return []
+    first = part.parts[0].t0_ns
+    return [first, *(t for t in changes if t > first)]
 
 
 def _cut_out(

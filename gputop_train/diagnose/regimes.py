@@ -22,9 +22,9 @@ from gputop_train.store.rollup import StepRollup, sum_labels
 
 Part = Step | StepRollup
 
-#: A regime lasts at least as long as a live verdict takes (engine.py: 20 measured steps, 5 s) and
-#: this part of what is looked at (proposed here); what is shorter belongs to a pattern.
-MIN_STEPS, MIN_NS, MIN_PART = 20, 5_000_000_000, 0.10
+#: A regime has as many steps as a verdict needs and this part of the time looked at (proposed
+#: here); what is shorter belongs to a pattern. A live one lasts as long as a live verdict takes.
+MIN_STEPS, MIN_PART, LIVE_NS = 20, 0.10, 5_000_000_000
 #: Two regimes differ by this much in a label's share of the step (the warn band) ...
 MIN_SHARE = 0.10
 #: ... or by this factor in step time: cold-cache's 1.3 (catalogue 6) is a change worth a name.
@@ -40,11 +40,12 @@ STEADY = tuple(label for label in LABELS if label not in INTERRUPTIONS)
 COSTS = ("data_wait", "h2d", "sync", "comm", "other")
 
 
-def regimes(parts: Sequence[Part]) -> list[int]:
+def regimes(parts: Sequence[Part], least_ns: int = 0) -> list[int]:
     """Where regimes begin.
 
     Args:
         parts: Steps, or seconds of steps, of one rank in order of time.
+        least_ns: How long each of them lasts at least.
 
     Returns:
         Indices into ``parts``, the first of which is 0; empty without parts.
@@ -54,15 +55,16 @@ def regimes(parts: Sequence[Part]) -> list[int]:
     edges, features, spans, counts = _bins(parts)
     found = [(0, len(features))]
     while len(found) < MAX_REGIMES:
-        cuts = [(_split(features, spans, counts, a, b), (a, b)) for a, b in found]
+        cuts = [(_split(features, spans, counts, a, b, least_ns), (a, b)) for a, b in found]
         best = max(((c[0], c[1], part) for c, part in cuts if c is not None), default=None)
         if best is None:
             break
         _, at, (a, b) = best
         place = found.index((a, b))
-        found[place : place + 1] = [(a, at), (at, b)]
-    if _returns(features, found):
-        return [0]
+        finer = [*found[:place], (a, at), (at, b), *found[place + 1 :]]
+        if _returns(features, finer):
+            break
+        found = finer
     return [edges[a] for a, _ in found]
 
 
@@ -144,11 +146,11 @@ def _bins(parts: Sequence[Part]) -> tuple[list[int], Floats, Floats, Floats]:
 
 
 def _split(
-    features: Floats, spans: Floats, counts: Floats, a: int, b: int
+    features: Floats, spans: Floats, counts: Floats, a: int, b: int, least_ns: int
 ) -> tuple[float, int] | None:
     """How much the best split of rows ``a`` to ``b`` explains, and where; ``None`` if nowhere."""
     x, n = features[a:b], b - a
-    allowed = _allowed(spans, counts, a, b)
+    allowed = _allowed(spans, counts, a, b, least_ns)
     if not len(allowed):
         return None
     scaled = x / _scale(x)
@@ -162,12 +164,11 @@ def _split(
     return None
 
 
-def _allowed(spans: Floats, counts: Floats, a: int, b: int) -> npt.NDArray[np.int64]:
+def _allowed(spans: Floats, counts: Floats, a: int, b: int, least_ns: int) -> npt.NDArray[np.int64]:
     time, steps = np.cumsum(spans[a:b]), np.cumsum(counts[a:b])
-    least_ns = max(float(MIN_NS), MIN_PART * float(spans.sum()))
-    least_n = max(float(MIN_STEPS), MIN_PART * float(counts.sum()))
-    enough = (time >= least_ns) & (steps >= least_n)
-    enough &= (time[-1] - time >= least_ns) & (steps[-1] - steps >= least_n)
+    shortest = max(float(least_ns), MIN_PART * float(spans.sum()))
+    enough = (time >= shortest) & (steps >= MIN_STEPS)
+    enough &= (time[-1] - time >= shortest) & (steps[-1] - steps >= MIN_STEPS)
     return np.flatnonzero(enough[:-1]) + 1
 
 

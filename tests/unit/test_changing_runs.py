@@ -46,7 +46,9 @@ def test_a_slow_first_epoch_is_information_once_most_steps_ran_without_it(tmp_pa
     assert found.status == "healthy"
     (told,) = [f for f in found.also if f.id == "input-bound"]
     assert told.severity == "info"
-    assert "It was over at step" in told.summary
+    assert told.summary.endswith(" s in).") and "It was over at step" in told.summary
+    assert told.refined is None
+    assert [a.setting for a in told.advice] == [None]
     (row,) = [e for e in told.evidence if e.what == "over since"]
     step = int(str(row.value).split()[1].replace(",", ""))
     assert step == pytest.approx(200, abs=15)
@@ -230,3 +232,10 @@ def test_an_evaluation_each_four_minutes_stays_told_between(tmp_path):
     )
     found = diagnose(window)
     assert found.verdict is not None and found.verdict.id == "checkpoint-stall"
+
+
+def test_an_epoch_of_a_second_in_a_short_run_is_a_regime_too(tmp_path):
+    slow, fast = ({label: ms / 4 for label, ms in usual.items()} for usual in (STARVED, FED))
+    found = judged(recorded(tmp_path, switching(slow, 40, fast, 200)))
+    assert found.status == "healthy"
+    assert [(f.id, f.severity) for f in found.also] == [("input-bound", "info")]
