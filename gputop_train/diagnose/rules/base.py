@@ -229,6 +229,11 @@ def plain(value: float) -> str:
     return f"{value:.3g}" if abs(value) >= 0.001 or value == 0 else f"{value:.1e}"
 
 
+def times(count: float) -> str:
+    """How often, before "a step": ``once``, ``4,096 times``."""
+    return "once" if abs(count - 1) < 0.01 else f"{plain(count)} times"
+
+
 def number(what: str, value: float | None, unit: str = "", digits: int = 3) -> Evidence:
     """Evidence rounded to meaningful digits (a report is not a log of floats).
 

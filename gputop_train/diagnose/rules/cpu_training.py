@@ -78,8 +78,8 @@ def judge(window: Window) -> Judgement:
             ),
             Advice(
                 "If the script chooses the device itself, see why: torch.cuda.is_available() is "
-                f"{window.cuda_available or 'not asked yet'} here, and a --device option may say "
-                "cpu."
+                f"{window.cuda_available or 'not asked yet'} here now, and a --device option may "
+                "say cpu."
             ),
         ),
     )

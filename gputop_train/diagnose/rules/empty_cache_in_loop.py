@@ -23,8 +23,8 @@ from gputop_train.diagnose.rules.base import (
     name,
     number,
     percent,
-    plain,
     severity,
+    times,
     where,
 )
 from gputop_train.diagnose.window import Window
@@ -57,7 +57,7 @@ def judge(window: Window) -> Judgement:
     return Finding(
         id=ID,
         summary=(
-            f"torch.cuda.empty_cache(){at} is called {plain(rate)} times a step: each call waits "
+            f"torch.cuda.empty_cache(){at} is called {times(rate)} a step: each call waits "
             "for the GPU, and the next step asks for its memory anew."
         ),
         severity=severity(lost, window.totals.steps, warn=INFO),
@@ -78,7 +78,7 @@ def judge(window: Window) -> Judgement:
             ),
             Advice(
                 "If memory then runs out, PYTORCH_ALLOC_CONF=expandable_segments:True; or one call "
-                f"an epoch instead of {plain(rate)} times a step."
+                f"an epoch instead of {times(rate)} a step."
             ),
         ),
         gain=gain(lost, "T / (T - E), E = time seen in the call; allocations add", at_least=True)

@@ -40,6 +40,7 @@ from gputop_train.diagnose.rules.base import (
     plain,
     severity,
     short_call,
+    times,
     where,
 )
 from gputop_train.diagnose.rules.device_roundtrip import read_share
@@ -256,7 +257,7 @@ def _advice(window: Window, lost: float) -> tuple[Advice, ...]:
     if not steps:
         per_step = window.totals.syncs / max(1, window.totals.steps)
         steps.append(
-            f"Read every {READ_EVERY} steps instead of {plain(per_step)} times a step; between "
+            f"Read every {READ_EVERY} steps instead of {times(per_step)} a step; between "
             f"reads keep the value on the GPU: total += loss.detach(). {ms(acc.ms(lost))} of "
             f"{ms(acc.step_ms or 0.0)} are idle behind reads now."
         )
@@ -276,7 +277,7 @@ def _for(window: Window, site: Site, lost: float) -> str:
         row = _optimizer(window)
         return (
             f"fused=True in {row} keeps the scaler's check on the GPU: {at} reads it "
-            f"{plain(each)} times a step now ({idle} idle); bf16 autocast needs no scaler."
+            f"{times(each)} a step now ({idle} idle); bf16 autocast needs no scaler."
         )
     if WAIT.search(site.call):
         return (
@@ -286,7 +287,7 @@ def _for(window: Window, site: Site, lost: float) -> str:
     if BRANCH.search(site.call):
         return (
             f"Replace {at} by torch.where or a mask multiplied in: the branch reads the GPU "
-            f"{plain(each)} times a step ({idle} idle)."
+            f"{times(each)} a step ({idle} idle)."
         )
     if each >= LOOP:
         return (
@@ -296,7 +297,7 @@ def _for(window: Window, site: Site, lost: float) -> str:
         )
     return (
         f"Read {at} every {READ_EVERY} steps: if step % {READ_EVERY} == 0. It is read "
-        f"{plain(each)} times a step now, {idle} idle; in between keep it on the GPU, detached."
+        f"{times(each)} a step now, {idle} idle; in between keep it on the GPU, detached."
     )
 
 
