@@ -166,7 +166,7 @@ def _evidence(mode: _Mode) -> Evidence:
 
 def _advice(mode: _Mode) -> Advice:
     if not mode.places:
-        seen = "" if mode.part is None else f" It was on in {percent(mode.part)} of the samples."
+        seen = " It is on now." if mode.part is None else f" Now {percent(mode.part)} of samples."
         return Advice(mode.mend + seen)
     place = mode.places[0]
     return Advice(f"Remove {place.what} at {name(place)}: it {mode.cost}. {mode.mend}")

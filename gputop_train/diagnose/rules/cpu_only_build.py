@@ -57,7 +57,7 @@ def judge(window: Window) -> Judgement:
     acc = account(window)
     compute = sum(acc.shares.get(label, 0.0) for label in ("forward", "backward", "optimizer"))
     places = model_lines(window)
-    version = str(window.probe.get("torch") or "this version")
+    version = str(window.probe.get("torch") or "of an unknown version")
     return Finding(
         id=ID,
         summary=(
@@ -77,14 +77,14 @@ def judge(window: Window) -> Judgement:
         where_missing=None if places else "it is the installation, not a line of the script",
         advice=(
             Advice(
-                f"Replace torch {version} by its CUDA wheel in this environment "
-                f"({window.run.get('python') or 'python'}): pip uninstall torch, then pip install "
+                f"Replace torch {version} (torch.version.cuda is None now) by its CUDA wheel in this "
+                f"environment ({window.run.get('python') or 'python'}): pip uninstall torch, then pip install "
                 "torch from the CUDA index that pytorch.org names for your driver."
             ),
             Advice(
                 'Then move the model: model.to("cuda") and each batch too. If '
                 "torch.cuda.is_available() stays False, gputop-train doctor says what the "
-                f"{len(free)} GPU{'s' if len(free) > 1 else ''} lack."
+                f"{len(free)} GPU{'s' if len(free) > 1 else ''} lack{'' if len(free) > 1 else 's'}."
             ),
         ),
     )
