@@ -91,8 +91,9 @@ def test_tensor_cores_at_work_settle_it():
         (make_steps(400, {"data_wait": 16, "forward": 4}, exposed={"data_wait": 16}), 20),
         (make_steps(400, {"forward": 10, "backward": 10}, exposed=IDLE_NOWHERE, dry=0.9), 90),
         (make_steps(400, {"h2d": 6, "forward": 14}, exposed={"h2d": 6}, dry=0.1), 95),
+        (make_steps(400, BUSY, exposed=IDLE_NOWHERE, dry=0.2), 50),
     ],
-    ids=["starved", "launch-bound", "copying"],
+    ids=["starved", "launch-bound", "copying", "idle for no known cause"],
 )
 def test_a_gpu_that_waits_gains_nothing_from_faster_arithmetic(steps, util):
     found = no_tensor_cores.judge(made(steps, util=util, gpm=gpm(tensor=0.0, sm=60.0)))
@@ -126,7 +127,7 @@ def test_kernel_intervals_may_say_busy_where_the_driver_reads_less():
 
 def test_what_is_left_to_shorten_leaves_out_what_the_run_does_already():
     plain = " ".join(a.text for a in gpu_bound.judge(made()).advice)
-    assert "TF32 is off" in plain and "torch.compile is unused" in plain
+    assert "TF32 is off" in plain and "torch.compile is not used" in plain
     tuned = state(
         amp={"autocast": [{"dtype": "bfloat16", "enabled": True, "blocks": 5}]},
         dynamo={"unique_graphs": 3},
@@ -289,7 +290,8 @@ def test_a_neighbour_that_comes_and_goes_is_measured_by_the_steps_beside_it():
         extra=lambda i: {"gpu_wait": 20} if i >= 1000 else {},
         exposed=IDLE_NOWHERE,
     )
-    found = gpu_contention.judge(shared(steps, foreign_processes=lambda k: int(k >= 20)))
+    little = {"memory_used": 20_400_000_000, "foreign_processes": lambda k: int(k >= 20)}
+    found = gpu_contention.judge(shared(steps, **little))
     assert isinstance(found, Finding)
     assert (found.severity, found.confidence) == ("critical", "high")
     assert found.lost_share == pytest.approx(1 / 3, rel=0.03)
@@ -360,6 +362,8 @@ def test_cards_that_others_use_are_not_idle():
         replace(c, memory_used=30_000_000_000) if n >= 2 else c for n, c in enumerate(CARDS)
     )
     assert isinstance(spread(taken), RuledOut)
+    computing = tuple(replace(c, foreign_processes=1) for c in CARDS)
+    assert isinstance(spread(computing), RuledOut)
     assert isinstance(spread(CARDS[:2]), RuledOut)
 
 

@@ -107,7 +107,7 @@ def _finding(window: Window, busy: list[GpuSample], held: list[GpuSample]) -> Fi
             if row.value is not None
         ),
         where_missing="it is the card, not the script",
-        advice=_advice(heat, hottest, names),
+        advice=_advice(heat, hottest, names, now),
         gain=Gain(
             ceiling(lost) if lost else None,
             None,
@@ -133,7 +133,8 @@ def _power(held: list[GpuSample]) -> float | None:
     return sum(watts) / len(watts) if watts else None
 
 
-def _advice(heat: bool, hottest: int | None, names: str) -> tuple[Advice, ...]:
+def _advice(heat: bool, hottest: int | None, names: str, now: float | None) -> tuple[Advice, ...]:
+    clock = f" at the {now:.0f} MHz it has now" if now else ""
     if heat:
         at = f" at {hottest} C" if hottest is not None else ""
         return (
@@ -143,15 +144,15 @@ def _advice(heat: bool, hottest: int | None, names: str) -> tuple[Advice, ...]:
             ),
             Advice(
                 "If that cannot be had, a lower power limit (nvidia-smi -pl, by an administrator) "
-                "keeps the clocks steady; or another card."
+                f"keeps the clocks steady{clock}; or another card."
             ),
         )
     return (
         Advice(
-            f"The reason is {names}: let whoever runs the machine look at its power supply, cables "
-            "and the server's power cap. No line of the script changes this."
+            f"The reason now is {names}: let whoever runs the machine look at its power supply, "
+            "cables and the server's power cap. No line of the script changes this."
         ),
-        Advice("Meanwhile another card or host; compare samples/s of the same steps there."),
+        Advice(f"Meanwhile another card or host: the same steps there run without {names}{clock}."),
     )
 
 

@@ -166,7 +166,9 @@ def _advice(
         )
     sizes = [ld.batch_size for ld in window.feeding_loaders if ld.batch_size]
     batch = (
-        f"batch_size {sizes[0]} -> {2 * sizes[0]} per rank" if sizes else "A larger batch a rank"
+        f"batch_size {sizes[0]} -> {2 * sizes[0]} per rank"
+        if sizes
+        else "A batch 2 times as large a rank"
     )
     sent = amount("", size)
     small = (
@@ -178,7 +180,12 @@ def _advice(
     nccl = any(m.get("backend") == "nccl" for m in told)
     which = "NCCL_DEBUG=INFO" if nccl else "GLOO_SOCKET_IFNAME"
     does = "says which one is used" if nccl else "chooses the network interface"
-    steps.append(Advice(f"If that does not help, look at the link: {which} {does}."))
+    steps.append(
+        Advice(
+            f"If {sent.value} {sent.unit} a step still cost as much, look at the link: {which} "
+            f"{does}."
+        )
+    )
     return tuple(steps[:3])
 
 

@@ -77,9 +77,9 @@ def judge(window: Window) -> Judgement:
         where_missing=None if places else "it is the installation, not a line of the script",
         advice=(
             Advice(
-                f"Replace torch {version} (torch.version.cuda is None now) by its CUDA wheel in this "
-                f"environment ({window.run.get('python') or 'python'}): pip uninstall torch, then pip install "
-                "torch from the CUDA index that pytorch.org names for your driver."
+                f"Replace torch {version} (torch.version.cuda is None now) by its CUDA wheel in "
+                f"this environment ({window.run.get('python') or 'python'}): pip uninstall torch, "
+                "then pip install torch from the CUDA index that pytorch.org names for your driver."
             ),
             Advice(
                 'Then move the model: model.to("cuda") and each batch too. If '

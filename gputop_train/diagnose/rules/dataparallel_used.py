@@ -36,6 +36,8 @@ def judge(window: Window) -> Judgement:
     acc = account(window)
     sizes = [ld.batch_size for ld in window.feeding_loaders if ld.batch_size]
     batch = f"; batch_size={sizes[0]} becomes that of all ranks together" if sizes else ""
+    feeding = window.feeding_loaders
+    workers = f"{feeding[0].num_workers} workers" if feeding else "workers"
     return Finding(
         id=ID,
         summary=(
@@ -61,8 +63,9 @@ def judge(window: Window) -> Judgement:
                 f"device_ids=[rank]), one process per GPU by torchrun{batch}."
             ),
             Advice(
-                "Give the loader a DistributedSampler and divide its workers by the ranks. Compare "
-                "samples/s; on one GPU alone if two are no faster."
+                f"Give the loader a DistributedSampler and divide its {workers}, which feed all "
+                "GPUs now, by the ranks. If samples/s are no better than on one GPU alone, stay "
+                "on one."
             ),
         ),
         gain=Gain(None, None, "what one thread loses by serving all GPUs is not measured apart"),

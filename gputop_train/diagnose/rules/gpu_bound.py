@@ -88,16 +88,18 @@ def _advice(window: Window) -> tuple[Advice, ...]:
     steps: list[str] = []
     if flags.get("tf32") is False and not autocast:
         steps.append(
-            'TF32 is off and autocast unused: torch.set_float32_matmul_precision("high"), then '
-            "bf16 autocast."
+            "TF32 is off now and autocast not used: "
+            'torch.set_float32_matmul_precision("high"), then bf16 autocast.'
         )
     elif not autocast:
-        steps.append("autocast is unused: bf16 around forward and loss halves what is moved.")
+        steps.append("autocast is not used now: bf16 around forward and loss halves what is moved.")
     if not frames:
-        steps.append("torch.compile is unused: it fuses element-wise chains of the busy step.")
+        steps.append(
+            "torch.compile is not used now: it fuses element-wise chains of the busy step."
+        )
     steps.append(
         "What is left is the kernels themselves (scaled_dot_product_attention, channels_last) or "
-        "more GPUs: nothing outside the GPU is worth changing."
+        "more GPUs: nothing outside the GPU is worth changing now."
     )
     return tuple(Advice(text) for text in steps)
 

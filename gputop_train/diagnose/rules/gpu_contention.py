@@ -201,8 +201,8 @@ def _advice(window: Window) -> tuple[Advice, ...]:
             "or a MIG slice of one's own."
         ),
         Advice(
-            "Until then other verdicts on this run's GPU time are unsure: utilisation and waits "
-            "include the neighbour's."
+            f"Until then other verdicts on {here} are unsure ({window.gpu_uuid}): its utilisation "
+            "and waits include the neighbour's."
         ),
     )
 

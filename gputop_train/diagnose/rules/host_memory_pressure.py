@@ -150,8 +150,8 @@ def _advice(loaders: Sequence[Loader], anon: list[tuple[str, float]]) -> tuple[A
             )
     steps.append(
         Advice(
-            f"Make what the processes hold smaller (private memory: {held}): numpy or Arrow arrays "
-            "instead of Python lists and dicts, memory-mapped files instead of loaded ones."
+            f"Make what the processes hold now smaller (private memory: {held}): numpy or Arrow "
+            "arrays instead of Python lists and dicts, memory-mapped files instead of loaded ones."
         )
     )
     return tuple(steps)

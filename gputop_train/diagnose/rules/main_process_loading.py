@@ -137,7 +137,9 @@ def _advice(
                 {"persistent_workers": True},
             )
         )
-    steps.append(Advice(f"If the wait stays: {cheaper[0].lower()}{cheaper[1:]}."))
+    steps.append(
+        Advice(f"If a batch still takes {ms(model.prepare_ms)}: {cheaper[0].lower()}{cheaper[1:]}.")
+    )
     return tuple(steps)
 
 

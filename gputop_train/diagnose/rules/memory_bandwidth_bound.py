@@ -64,7 +64,7 @@ def refine(window: Window, parent: Finding) -> Refinement | Abstention | RuledOu
                 else "bf16 activations and parameters halve every byte that is moved."
             ),
             Advice(
-                "If it does not help, look at attention and norms written by hand: "
+                f"If DRAM stays at {dram:.0f}%, look at attention and norms written by hand: "
                 "scaled_dot_product_attention and fused norms keep intermediates on the chip."
             ),
         ),

@@ -76,8 +76,8 @@ def judge(window: Window) -> Judgement:
                 "the activations), or torch.utils.checkpoint on the largest blocks."
             ),
             Advice(
-                "Accumulation does not fill a GPU: it only makes the global batch larger. Judge "
-                "by samples/s."
+                f"Accumulation does not lift the {acc.util_mean or 0.0:.0f}% utilisation: it only "
+                "makes the global batch larger. Judge by samples/s."
             ),
         ),
         gain=Gain(None, None, "k T(b) / T(k b): how a larger batch scales is not known beforehand"),

@@ -113,7 +113,7 @@ def _advice(window: Window, active: float | None) -> tuple[Advice, ...]:
             f"not by the {window.util_mean or 0.0:.0f}% of the driver."
         ),
         Advice(
-            "If it takes twice as long, the kernels are the matter: a profiler burst "
+            "If it takes 2 times as long, the kernels are the matter: a profiler burst "
             "(gputop-train attach --burst) counts them; torch.compile makes fewer and larger ones."
         ),
     )

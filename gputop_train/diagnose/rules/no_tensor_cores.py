@@ -130,7 +130,7 @@ def _finding(window: Window, active: float | None) -> Finding:
             ),
             Advice(
                 'Then with torch.autocast("cuda", torch.bfloat16) around forward and loss: half '
-                "the bytes as well. Compare the loss of some hundred steps with the one of now."
+                "the bytes as well. Compare the loss of 200 steps with the one of now."
             ),
             Advice(
                 "If neither is faster, the time is not in matrix products, or their sizes are no "

@@ -88,8 +88,8 @@ def judge(window: Window) -> Judgement:
                 "Convert on the GPU."
             ),
             Advice(
-                "Or keep on the GPU what does not change from step to step, and augment there: "
-                "then the undecoded or unaugmented data travels."
+                f"Or keep on the GPU what of the {size.value} {size.unit} does not change from "
+                "step to step, and augment there: then the data travels before it grows."
             ),
         ),
         gain=Gain(None, None, "T is at least bytes / link: it falls with the bytes"),
