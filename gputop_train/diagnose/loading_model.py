@@ -21,6 +21,9 @@ CONTENTION = 1.15
 #: More workers must shorten the step by this much to be advised (catalogue 2: "while >= 3%").
 WORTH = 0.03
 MAX_WORKERS = 32
+#: A trainer whose whole CPU time fills less than this part of preparation waits in it (proposed):
+#: such a worker needs less than a core.
+WAITS_BELOW = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,7 @@ class LoadModel:
         shared: True when the CPU is also what trains.
         threads: Intra-op threads of torch; ``None`` = unknown.
         foreign_cores: Cores that processes of others keep busy on the same CPUs.
+        prepare_cpu: Cores that preparing a batch keeps busy; below one where it waits for storage.
     """
 
     prepare_ms: float
@@ -46,6 +50,7 @@ class LoadModel:
     shared: bool
     threads: int | None = None
     foreign_cores: float = 0.0
+    prepare_cpu: float = 1.0
 
     def step_with(self, workers: int, *, optimistic: bool) -> float:
         """Milliseconds per step with ``workers``: the slowest of trainer, workers and cores."""
@@ -54,12 +59,13 @@ class LoadModel:
         floor = self.floor_ms * slower
         prepare = self.prepare_ms * self._prepare_cores(optimistic) / efficiency
         cores = self.cores if optimistic else self._fair_cores(workers)
-        loading = prepare / min(float(workers), cores)
-        shared = (prepare + self._train_cpu(optimistic) * slower) / cores
+        loading = prepare / min(float(workers), cores / self.prepare_cpu)
+        shared = (prepare * self.prepare_cpu + self._train_cpu(optimistic) * slower) / cores
         return max(floor, loading, shared)
 
     def _worst_efficiency(self, workers: int) -> float:
-        crowded = self.cores >= SIBLINGS_FROM_CORES and workers > self.cores / 2
+        busy = workers * self.prepare_cpu
+        crowded = self.cores >= SIBLINGS_FROM_CORES and busy > self.cores / 2
         return SIBLING_EFFICIENCY if crowded else WORST_EFFICIENCY
 
     def _fair_cores(self, workers: int) -> float:
@@ -105,8 +111,8 @@ def plan_workers(model: LoadModel) -> WorkerPlan:
     A GPU run keeps one core for the trainer. Where the CPU trains, workers may use every core:
     the model already charges them for the trainer's share.
     """
-    most = int(model.cores) if model.shared else int(model.cores) - 1
-    most = max(1, min(most, MAX_WORKERS))
+    room = model.cores if model.shared else model.cores - 1
+    most = max(1, min(int(room / model.prepare_cpu), MAX_WORKERS))
     middle = [
         (model.step_with(w, optimistic=True) + model.step_with(w, optimistic=False)) / 2
         for w in range(1, most + 1)
@@ -129,16 +135,26 @@ def load_model(window: Window, lost: float) -> LoadModel | None:
         return None
     flags = window.probe.get("flags") or {}
     threads = flags.get("threads")
+    trainer = role_cores(window, "trainer")
     return LoadModel(
         prepare_ms=prepare,
         step_ms=acc.step_ms,
         floor_ms=acc.step_ms * (1 - lost),
         cores=max(1.0, cores),
-        trainer_cores=role_cores(window, "trainer"),
+        trainer_cores=trainer,
         shared=not window.on_gpu,
         threads=threads if isinstance(threads, int) else None,
         foreign_cores=foreign_cores(window) or 0.0,
+        prepare_cpu=_prepare_cpu(trainer, acc.step_ms, prepare),
     )
+
+
+def _prepare_cpu(trainer: float | None, step_ms: float, prepare_ms: float) -> float:
+    """Cores that preparation keeps busy at most: all of what the trainer uses, over its time."""
+    if trainer is None:
+        return 1.0
+    most = trainer * step_ms / prepare_ms
+    return 1.0 if most >= WAITS_BELOW else max(0.05, most)
 
 
 def foreign_cores(window: Window) -> float | None:
@@ -169,5 +185,15 @@ def role_cores(window: Window, role: str) -> float | None:
 
 def shorter_loader(loader: Loader) -> str:
     """The construction as written, cut to fit a line of advice."""
-    text = call_text(loader.call) or "DataLoader(...)"
+    text = _balanced(call_text(loader.call)) or "DataLoader(...)"
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _balanced(text: str) -> str:
+    """A call without what follows it on its line: ``DataLoader(rows))`` inside another call."""
+    depth = 0
+    for at, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if letter == ")" and depth == 0:
+            return text[: at + 1]
+    return text

@@ -625,10 +625,10 @@ def test_ready_batches_that_are_slow_to_receive_are_named_and_warned_of():
 
 
 def test_a_trainer_without_a_core_does_not_wait_for_batches():
-    found, said = named(loaders=(QUICK,), procs=delayed(0.4, 4), depths=[8] * 20)
-    assert found.refined is None
-    assert "no core" in said["loader-ipc-overhead"]
-    assert found.severity == "info"
+    seen = window(STARVED, loaders=(QUICK,), procs=delayed(0.4, 4), depths=[8] * 20)
+    said = input_bound.judge(seen)
+    assert isinstance(said, Abstention)
+    assert "although batches are ready" in said.missing and "0.4 cores" in said.missing
 
 
 def test_an_empty_queue_behind_slow_workers_is_no_hand_over():

@@ -1,10 +1,10 @@
 """``cpu-affinity``: the run may use a few of the machine's cores, and its workers share them.
 
 Looks for: CPUs allowed to the run or to its workers (affinity mask or cgroup quota) fewer than
-min(4, workers + 1), at most half of the machine's, E_data / T >= 10% (catalogue 46), and in use:
-trainer and workers together fill at least 75% of them (proposed), or, where the kernel tells, the
-workers were ready to run for half a core more than they got. Asked after the causes that their own
-counters show to hold whatever the cores: respawn, idle workers, collate_fn.
+min(4, workers + 1), at most half of the machine's, E_data / T >= 10% (catalogue 46), and in demand:
+trainer and workers used, or were ready to run on, 1.25 times as many and the workers went without
+half a core (schedstat; proposed); where the kernel does not tell, they fill 75% of them. Asked
+after the causes whose own counters hold whatever the cores: respawn, idle workers, collate_fn.
 Differential: enough cores and too many threads (``cpu-oversubscription``); workers that wait for
 storage leave their few cores idle; workers each bound to a core of its own run at full speed.
 Fix: widen the mask. More workers would share the same cores. Probe: ``taskset -c 0-N`` the same
@@ -78,9 +78,12 @@ def refine(window: Window, found: Finding) -> Refinement | Abstention | RuledOut
     if mask.used is None:
         return Abstention(ID, "CPU use of the workers")
     delay = total(supply.workers, lambda w: w.delay)
-    if not IN_USE * mask.allowed <= mask.used <= NOT_SHARED * mask.allowed:
+    if mask.used > NOT_SHARED * mask.allowed:
+        return RuledOut(ID, f"they use {mask.used:.2g} cores: each has a mask of its own")
+    if delay is None and mask.used < IN_USE * mask.allowed:
         return RuledOut(ID, f"{mask.used:.2g} of the {mask.allowed:.3g} allowed cores are in use")
-    if delay is not None and delay < DENIED:
+    # Other programs may sit on the same cores: what the workers ask for tells, not what they got.
+    if delay is not None and (delay < DENIED or mask.used + delay < NOT_SHARED * mask.allowed):
         return RuledOut(ID, "the workers got the CPU time they were ready for")
     return _named(window, found, supply, loader, mask, delay)
 
@@ -118,6 +121,7 @@ def _named(
     # With the mask gone the loader has the machine: what is left then is another cause.
     covers = pace.covers(pace.step_ms * min(1.0, busy / max(1.0, mask.of - 1.0)))
     need = min(mask.of, workers + 1)
+    in_use = mask.used is not None and mask.used >= IN_USE * mask.allowed
     cure = {
         "cgroup quota": f"give the container or job {need} CPUs (docker --cpus={need}, the cpu "
         "limit of the pod, --cpus-per-task)",
@@ -131,7 +135,7 @@ def _named(
         ID,
         supply.part * covers,
         f"{workers} workers and the trainer share {few} ({mask.by}).",
-        confidence="high" if delay is not None else "medium",
+        confidence="high" if delay is not None and in_use else "medium",
         evidence=(
             number("cores the workers may use", mask.allowed, f"cores of {mask.of}"),
             cores("in use of them", mask.used),
@@ -146,7 +150,7 @@ def _named(
             ),
             Advice(
                 f"If it cannot be widened: make one item cheaper{_code(loader)}; "
-                f"{mask.allowed:.3g} cores are the limit whatever num_workers is."
+                f"{few} are the limit whatever num_workers is."
             ),
         ),
         gain=bounded(
@@ -182,10 +186,12 @@ PAGE = Page(
         Threshold("cores allowed", f"< min({FEW_CPUS}, workers + 1)", "proposed (catalogue 46)"),
         Threshold("of the machine's", f"<= {percent(PART_OF_MACHINE)}", "proposed"),
         Threshold("lost to data wait", f">= {percent(WARN)} of wall", "proposed (catalogue 46)"),
-        Threshold("in use of them", f"{percent(IN_USE)} to {percent(NOT_SHARED)}", "proposed"),
         Threshold(
-            "cores the workers were ready for without one", f">= {DENIED} in all", "proposed"
+            "in demand: in use, and ready to run without a core (schedstat)",
+            f">= {percent(NOT_SHARED)} of them, >= {DENIED} cores without",
+            "proposed",
         ),
+        Threshold("without schedstat: in use of them", f">= {percent(IN_USE)}", "proposed"),
     ),
     mistaken_for=(
         "cpu-oversubscription: the cores are there, but too many threads",

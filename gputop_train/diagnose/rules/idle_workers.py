@@ -73,7 +73,9 @@ def _named(window: Window, found: Finding, supply: Supply, loader: Loader, idle:
     pace = pace_of(window, found, supply)
     workers, makers = loader.num_workers, max(1, loader.num_workers - idle)
     all_share = pace.step_ms * makers / workers
-    usable = min(float(workers), max(1.0, (window.cores or workers) - 1))
+    cores = (window.cores or workers) - (1 if window.on_gpu else 0)
+    each = min(1.0, max(0.05, max(supply.workers_busy, default=1.0)))
+    usable = min(float(workers), max(1.0, cores / each))
     slower = min(1.0, makers / (usable * WORST_EFFICIENCY))
     counted = supply.fetch is not None
     few = loader.length is not None and loader.length < workers

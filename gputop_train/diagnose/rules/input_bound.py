@@ -41,6 +41,7 @@ from gputop_train.diagnose.supply import (
     MOSTLY_READY,
     QUEUE_EMPTY,
     Supply,
+    mean,
     ready,
     supply_of,
 )
@@ -51,6 +52,8 @@ ID = "input-bound"
 LOWER_BOUND = "at least, by driver utilisation"
 #: Half a core of other programs is worth a line of evidence.
 BUSY_NEIGHBOUR = 0.5
+#: Cores the trainer was ready for and did not get: above this its wait may be for one (proposed).
+TRAINER_DENIED = 0.1
 
 
 def judge(window: Window) -> Judgement:
@@ -71,7 +74,15 @@ def judge(window: Window) -> Judgement:
         )
     if without_largest(window, "data_wait", largest_ns(window, "data_wait")) < INFO:
         return RuledOut(ID, "a single wait, not a pattern")
-    return _finding(window, lost, basis, confidence, supply_of(window))
+    supply = supply_of(window)
+    denied = mean(p.run_delay for p in window.procs if p.role == "trainer")
+    if ready(supply) and denied is not None and denied >= TRAINER_DENIED:
+        return Abstention(
+            ID,
+            f"a core for the training process: next() takes {percent(lost)} of the time although "
+            f"batches are ready, and it was ready to run on {denied:.2g} cores it did not get",
+        )
+    return _finding(window, lost, basis, confidence, supply)
 
 
 def _lost(window: Window, host: float) -> tuple[float | None, str, Confidence]:
@@ -187,6 +198,11 @@ PAGE = Page(
         Threshold(
             "batches ready",
             f">= {percent(MOSTLY_READY)} of polls: information, the wait is not for supply",
+            "proposed",
+        ),
+        Threshold(
+            "batches ready, but the trainer ready to run without a core (schedstat)",
+            f">= {TRAINER_DENIED} cores: not judged",
             "proposed",
         ),
     ),

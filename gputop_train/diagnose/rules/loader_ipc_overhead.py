@@ -28,6 +28,7 @@ from gputop_train.diagnose.rules.base import (
     severity,
     span,
 )
+from gputop_train.diagnose.rules.input_bound import TRAINER_DENIED
 from gputop_train.diagnose.supply import (
     MOSTLY_READY,
     Pace,
@@ -44,8 +45,6 @@ ID = "loader-ipc-overhead"
 #: A supply this much faster than training is not what is waited for: batch time over workers as a
 #: part of T - E (proposed).
 FAR_AHEAD = 0.6
-#: Cores the trainer was ready for and did not get: above this its wait may be for one (proposed).
-TRAINER_DENIED = 0.1
 
 
 def refine(window: Window, found: Finding) -> Refinement | Abstention | RuledOut:

@@ -46,6 +46,8 @@ def refine(window: Window, found: Finding) -> Refinement | Abstention | RuledOut
         return RuledOut(ID, "there are no workers to compare")
     if loader.in_order is False:
         return RuledOut(ID, "batches are delivered as they come: none waits for a slower one")
+    if supply.waits.in_bursts:
+        return RuledOut(ID, "the wait is in a few steps far apart, not in every round")
     if supply.fetch is not None:
         return _by_time(window, found, supply, loader, supply.fetch.workers)
     if len(supply.workers) < loader.num_workers:
@@ -123,7 +125,7 @@ def _advice(loader: Loader, who: str, code: str, line: str) -> tuple[Advice, ...
         ),
         Advice(
             f"Where the order of batches does not matter: in_order=False{line} (right from torch "
-            f"2.7 on) lets {loader.num_workers - 1} workers deliver past it."
+            f"2.7 on): what the other {loader.num_workers - 1} have ready is delivered past it."
         ),
     )
 

@@ -79,7 +79,9 @@ def _named(
         else supply.waits.heavy_ms
     )
     cost = found.lost_share * min(1.0, covers)
-    best, least = pace.step_ms * (1 - cost), pace.step_ms * (1 - cost * (1 - STAYS))
+    # The other workers' first batches are late as well: all of the wait where it lies at starts.
+    most = found.lost_share * max(covers, supply.waits.held if supply.waits.at_epoch_starts else 0)
+    best, least = pace.step_ms * (1 - most), pace.step_ms * (1 - cost * (1 - STAYS))
     line = loader_at(loader)
     first = (
         f"persistent_workers=True{line}: {loader.num_workers} workers were started {starts} times, "
