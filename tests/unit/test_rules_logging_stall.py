@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from synthetic_windows import make_steps, probe, site, window
 
-from gputop_train.diagnose.rules import checkpoint_stall, eval_stall, logging_stall
+from gputop_train.diagnose.rules import checkpoint_stall, eval_stall, host_compute, logging_stall
 from gputop_train.diagnose.rules.base import RuledOut
 from gputop_train.model import Abstention, Finding
 
@@ -100,6 +100,35 @@ def test_logging_in_every_step_is_named_with_how_rarely_it_would_be_cheap():
 )
 def test_three_percent_is_information_five_a_warning_and_twenty_critical(share, severity):
     assert logging_stall.judge(chatty(share)).severity == severity
+
+
+LOG = "log.info('%d %s %.5f', i, n, p.std().item())"
+
+
+def printed(usual, extra=None, **more):
+    sites = (
+        site("sample", 8, label="logging", call=LOG, count=30),
+        site("sample", 8, label="host_compute", call="p.std()", count=250),
+        site("sample", 20, label="host_compute", call="x + y", count=10),
+    )
+    return window(make_steps(400, usual, extra=extra), sites=sites, **more)
+
+
+def test_what_a_line_computes_to_log_is_part_of_logging():
+    # 48 log lines a step that print a mean and a spread each, as measured: 43% computed, 5% logged.
+    made = printed({"forward": 52, "other": 43, "logging": 5})
+    found = logging_stall.judge(made)
+    assert found.lost_share == pytest.approx(0.05 + 0.43 * 250 / 260)
+    assert [w.line for w in found.where] == [8]
+    assert isinstance(host_compute.judge(made), RuledOut)
+
+
+def test_a_dear_log_every_20_steps_is_told_with_its_period():
+    made = printed({"forward": 10}, lambda i: {"other": 90, "logging": 10} if i % 20 == 0 else {})
+    found = logging_stall.judge(made)
+    assert found.lost_share == pytest.approx(100 / 300)
+    assert "every 1,000 steps instead of every 20 at train.py:8" in found.advice[0].text
+    assert isinstance(host_compute.judge(made), RuledOut)
 
 
 def test_a_print_now_and_then_is_silent():

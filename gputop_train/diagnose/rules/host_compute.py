@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from gputop_train.diagnose.accounting import INTERRUPTIONS, account, lost_share
 from gputop_train.diagnose.advice import Periodic, periodic_gain, rarer
 from gputop_train.diagnose.recurring import Recurring, recurring
+from gputop_train.diagnose.rules import logging_stall
 from gputop_train.diagnose.rules.base import (
     CRITICAL,
     INFO,
@@ -94,6 +95,10 @@ def judge(window: Window) -> Judgement:
     other = acc.shares.get("other", 0.0)
     if other < INFO:
         return RuledOut(ID, f"code outside loading and the model takes {percent(other)}")
+    if isinstance(logging_stall.judge(window), Finding) and (
+        logging_stall.for_logs(window) >= ONE_PLACE
+    ):
+        return RuledOut(ID, "most of it is computed to be logged (logging-stall)")
     code = _code(window)
     rare = recurring(window, ("other",), AROUND)
     seen = code.samples >= MIN_SAMPLES and code.part >= ONE_PLACE

@@ -49,6 +49,8 @@ TARGET = 0.01
 AROUND = ("checkpoint", "logging", "other", "eval", "sync", "gpu_wait", "h2d")
 #: Of the time labelled as saving, savers that are known may hold this much beside previews.
 MOSTLY = 0.5
+#: Samples of host code that are enough to say where it is (``host-compute``).
+MIN_SAMPLES = 10
 ARRAYS = re.compile(r"\b(?:np|numpy)\.save(?:z|z_compressed|txt)?\s*\(")
 MODEL = re.compile(r"ckpt|checkpoint|weight|state_?dict|resume|optim", re.IGNORECASE)
 
@@ -60,6 +62,15 @@ def judge(window: Window) -> Judgement:
     if written:
         return _previews(window, written)
     host = shares.get("logging", 0.0)
+    part = for_logs(window)
+    if part >= MOSTLY:
+        rare = recurring(window, ("other", "logging"), ("other", "logging", "sync", "gpu_wait"))
+        if rare is not None and rare.share >= INFO:
+            return _now_and_then(window, rare)
+        if not window.on_gpu:
+            host += part * shares.get("other", 0.0)
+            if host >= INFO:
+                return _logging(window, host, host, "host time: the CPU is the device")
     if host < INFO:
         return RuledOut(ID, f"logging takes {percent(host)} of the time")
     lost, basis = pause_cost(window, "logging")
@@ -86,6 +97,55 @@ def previews(window: Window) -> tuple[Site, ...]:
     if sum(s.count for s in arrays) < MOSTLY * sum(s.count for s in sampled):
         return ()
     return tuple(top_sites(arrays, by_count=True))
+
+
+def for_logs(window: Window) -> float:
+    """Part (0..1) of the samples of host code that lie on lines that log: what the line prints."""
+    mine = [s for s in window.sites if s.rank == window.rank]
+    logs = {
+        (s.file, s.line)
+        for s in mine
+        if s.kind == "logging" or (s.kind == "sample" and s.label == "logging")
+    }
+    sampled = [s for s in mine if s.kind == "sample" and s.label in ("host_compute", "other")]
+    total = sum(s.count for s in sampled)
+    there = sum(s.count for s in sampled if (s.file, s.line) in logs)
+    return there / total if total >= MIN_SAMPLES else 0.0
+
+
+def _now_and_then(window: Window, rare: Recurring) -> Finding:
+    """Log lines every so many steps, with what they compute to print."""
+    pattern = _pattern(rare, rare.share, window)
+    places, why_none = _places(window)
+    at = f" at {name(places[0])}" if places else ""
+    every = rarer(pattern)
+    advice = [
+        Advice(
+            f"Read what is printed once{at}: collect it on the device (torch.stack) and take one "
+            f".tolist(); a log takes {ms(pattern.cost_ms)} now, a step {ms(pattern.step_ms)}."
+        )
+    ]
+    if every is not None and pattern.every is not None:
+        advice.insert(
+            0,
+            Advice(
+                f"Log every {every:,} steps instead of every {pattern.every:,.0f}{at}: at "
+                f"{ms(pattern.cost_ms)} each that is {percent(pattern.share_at(every))} of the "
+                f"time instead of {percent(pattern.share)}."
+            ),
+        )
+    return Finding(
+        id=ID,
+        summary=pattern.summary(f"Logging{at}, with what it computes to print,"),
+        severity=severity(rare.share, window.totals.steps, warn=WARN),
+        confidence="high" if rare.every is not None else "medium",
+        lost_share=rare.share,
+        evidence=pattern.evidence("logging", "log", "logs"),
+        where=places,
+        where_missing=why_none,
+        advice=tuple(advice),
+        gain=periodic_gain(pattern, "logging"),
+    )
 
 
 def _previews(window: Window, written: tuple[Site, ...]) -> Judgement:
