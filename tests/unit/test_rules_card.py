@@ -91,7 +91,7 @@ def test_tensor_cores_at_work_settle_it():
         (make_steps(400, {"data_wait": 16, "forward": 4}, exposed={"data_wait": 16}), 20),
         (make_steps(400, {"forward": 10, "backward": 10}, exposed=IDLE_NOWHERE, dry=0.9), 90),
         (make_steps(400, {"h2d": 6, "forward": 14}, exposed={"h2d": 6}, dry=0.1), 95),
-        (make_steps(400, BUSY, exposed=IDLE_NOWHERE, dry=0.2), 50),
+        (make_steps(400, {"forward": 20}, exposed=IDLE_NOWHERE, dry=0.2), 50),
     ],
     ids=["starved", "launch-bound", "copying", "idle for no known cause"],
 )

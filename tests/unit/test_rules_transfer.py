@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from synthetic_windows import MS, gpm, loader, make_steps, probe, readings, site, window
 
@@ -109,6 +111,11 @@ def test_an_unpinned_copy_that_costs_little_is_not_worth_mending():
 def test_a_copy_that_waits_for_the_gpus_earlier_work_is_not_charged_for_it():
     found = pageable_h2d.judge(made(exposed={"h2d": 0.3}, util=95))
     assert isinstance(found, RuledOut)
+
+
+def test_idle_time_beyond_the_blocking_copy_itself_is_not_its_own():
+    usual = {"h2d": 5, "forward": 8, "backward": 7}
+    assert pageable_h2d.judge(made(usual)).lost_share == pytest.approx(0.25)
 
 
 def test_pinned_copies_are_not_pageable_but_unoverlapped():
@@ -223,6 +230,7 @@ def test_the_way_up_is_not_claimed_by_a_rule_on_copies_again():
         ((reading(), up(line=20)), "the batch's own copy stands before the read"),
         ((reading(), up(func="main")), "another function's copy"),
         ((reading(), up(a_step=20 * BACK)), "another size"),
+        ((reading(), up(a_step=BACK // 20)), "a few of its rows, which is the mend"),
     ],
 )
 def test_what_does_not_come_back_is_no_round_trip(sites, why):
@@ -317,6 +325,14 @@ def test_a_link_with_room_or_with_others_traffic_is_not_the_limit(other):
     assert isinstance(pcie_bandwidth_bound.judge(other), RuledOut)
 
 
+def test_a_link_that_is_full_at_times_alone_is_not_the_limit():
+    busy = {"pcie_rx_mib_per_s": 63e9 / (1 << 20)}
+    some = {"pcie_rx_mib_per_s": 38e9 / (1 << 20)}
+    mixed = gpm(18, **busy) + gpm(22, **some)
+    found = pcie_bandwidth_bound.judge(replace(full_link(), gpm=mixed))
+    assert isinstance(found, RuledOut)
+
+
 def test_single_snapshots_at_the_limit_are_no_full_link():
     steps = make_steps(STEPS * 5, {"forward": 20}, exposed={"h2d": 0.0})
     rates = readings(
@@ -324,3 +340,11 @@ def test_single_snapshots_at_the_limit_are_no_full_link():
     )
     found = pcie_bandwidth_bound.judge(window(steps, on_gpu=True, util=90, gpu=rates))
     assert isinstance(found, RuledOut)
+
+
+def test_the_reads_of_a_round_trip_are_not_claimed_by_the_rule_on_reads_again():
+    there = tripping(reading(), up())
+    assert device_roundtrip.read_share(there) == pytest.approx(0.15)
+    found = diagnose(there)
+    assert found.verdict.id == "device-roundtrip"
+    assert not {"host-sync-stall", "pageable-h2d"} & {f.id for f in found.also}
