@@ -117,6 +117,12 @@ def _profiler(window: Window, flags: Mapping[str, Any]) -> _Mode | None:
     )
 
 
+def profiling(window: Window) -> bool:
+    """Whether a profiler of the script is on: it keeps what it records, so memory grows."""
+    flags = window.probe.get("flags")
+    return _profiler(window, flags if isinstance(flags, Mapping) else {}) is not None
+
+
 def _devices(flags: Mapping[str, Any]) -> list[_Mode]:
     found = []
     if flags.get("launch_blocking"):

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from gputop_train.diagnose.rules.anomaly_mode import profiling
 from gputop_train.diagnose.rules.base import (
     Judgement,
     Page,
@@ -143,6 +144,8 @@ def judge(window: Window) -> Judgement:
         return RuledOut(ID, f"it grew by {trend.total / 1e6:.1f} MB, too little to matter")
     if min(trend.quarters[1:]) < STILL_GROWING * trend.per_step:
         return RuledOut(ID, "memory grew and then levelled off")
+    if profiling(window):
+        return Abstention(ID, "memory without the script's profiler, which keeps all it records")
     return _finding(window, trend, capacity)
 
 
