@@ -78,7 +78,7 @@ def judge(window: Window) -> Judgement:
             ),
             Advice(
                 "If memory then runs out, PYTORCH_ALLOC_CONF=expandable_segments:True; or one call "
-                f"an epoch instead of {times(rate)} a step."
+                f"an epoch instead of {times(rate)} a step as now."
             ),
         ),
         gain=gain(lost, "T / (T - E), E = time seen in the call; allocations add", at_least=True)
