@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from synthetic_windows import MS, intervals_of, loader, make_steps, probe, site, window
 
+from gputop_train.diagnose.engine import diagnose
 from gputop_train.diagnose.rules import checkpoint_stall, eval_stall
 from gputop_train.diagnose.rules.base import RuledOut
 from gputop_train.model import Abstention, Finding, Interval
@@ -241,3 +242,43 @@ def test_evaluation_is_not_judged_without_its_hook():
     steps = saves(50, 170, label="eval")
     found = eval_stall.judge(window(steps, probe=probe(False, without=("eval",))))
     assert isinstance(found, Abstention)
+
+
+def evaluating(wait_ms, **changes):
+    steps = saves(50, 170, label="eval")
+    own = loader(id=2, line=90, feeds_training=False, wait_ns=wait_ms * MS, batches=40, **changes)
+    return window(
+        steps, intervals=tuple(intervals_of(steps, "eval")), loaders=(loader(), own), cores=8
+    )
+
+
+def test_an_evaluation_that_waits_for_its_loader_is_told_to_feed_it_first():
+    found = eval_stall.judge(evaluating(500))
+    assert {e.what: e.value for e in found.evidence}["waiting for its loader"] == pytest.approx(
+        500 / 680, rel=0.01
+    )
+    assert "74% of each 170 ms waits for its loader (train.py:90)" in found.advice[0].text
+    assert "num_workers 0 -> 2" in found.advice[0].text and len(found.advice) <= 3
+    assert "num_workers" not in eval_stall.judge(evaluating(100)).advice[0].text
+
+
+def test_a_save_and_an_evaluation_at_one_boundary_are_both_named_with_their_own_time():
+    steps = make_steps(
+        400,
+        {"forward": 10},
+        extra=lambda i: {"checkpoint": 150, "eval": 250} if i % 50 == 49 else {},
+    )
+    told = diagnose(
+        window(
+            steps,
+            intervals=(*intervals_of(steps, "checkpoint", 88), *intervals_of(steps, "eval")),
+            sites=(
+                site("save", 88, call="torch.save(state, path)"),
+                site("eval", 61, call="model.eval()"),
+            ),
+            loaders=(loader(),),
+        )
+    )
+    shares = {f.id: f.lost_share for f in (told.verdict, *told.also)}
+    assert shares == pytest.approx({"eval-stall": 250 / 900, "checkpoint-stall": 150 / 900})
+    assert told.verdict.id == "eval-stall"

@@ -32,19 +32,23 @@ from gputop_train.diagnose.rules.base import (
     RuledOut,
     Threshold,
     hook_missing,
+    ms,
     name,
+    number,
     percent,
     severity,
     top_sites,
     where,
 )
 from gputop_train.diagnose.window import Window
-from gputop_train.model import Abstention, Finding, Loader, Site, Where
+from gputop_train.model import Abstention, Advice, Evidence, Finding, Loader, Site, Where
 
 ID = "eval-stall"
 WARN = 0.10
 #: A gradient-free block is the evaluation when it holds this part of its time.
 BLOCK_PART = 0.5
+#: An evaluation that waits this long for its own loader is told to feed it first (proposed here).
+STARVED = 0.5
 #: Nobody evaluates after every step; what comes this often belongs to training (proposed here).
 OFTEN = 2.0
 #: With a loader that trains and none to evaluate on, a switch to eval() this rare is an evaluation;
@@ -82,11 +86,48 @@ def judge(window: Window) -> Judgement:
         severity="info" if once else severity(share, window.totals.steps, warn=WARN),
         confidence="medium" if once else "high",
         lost_share=share,
-        evidence=pattern.evidence("evaluation", "evaluation", "evaluations"),
+        evidence=(*pattern.evidence("evaluation", "evaluation", "evaluations"), *_starved(window)),
         where=places,
         where_missing=why_none,
-        advice=evaluation_advice(pattern, places, next(iter(_loaders(window)), None)),
+        advice=_advice(window, pattern, places),
         gain=periodic_gain(pattern, "evaluation"),
+    )
+
+
+def _waiting(window: Window) -> float | None:
+    """Part (0..1) of the evaluations that waits for their own loader; ``None`` if not told.
+
+    Loaders tell their waits since the run began, so only a whole run has both.
+    """
+    whole = window.whole.labels.get("eval", 0)
+    if not window.final or not whole or not _loaders(window):
+        return None
+    return min(1.0, sum(ld.wait_ns for ld in _loaders(window)) / whole)
+
+
+def _starved(window: Window) -> tuple[Evidence, ...]:
+    part = _waiting(window)
+    return () if part is None else (number("waiting for its loader", part, "of evaluation"),)
+
+
+def _advice(window: Window, pattern: Periodic, places: tuple[Where, ...]) -> tuple[Advice, ...]:
+    loaders = _loaders(window)
+    steps = evaluation_advice(pattern, places, loaders[0] if loaders else None)
+    part = _waiting(window)
+    if part is None or part < STARVED:
+        return steps
+    first = loaders[0]
+    more = (
+        f"num_workers {first.num_workers} -> {max(2, 2 * first.num_workers)}"
+        if first.num_workers < (window.cores or 2) - 1
+        else "a dearer item made once and kept"
+    )
+    return (
+        Advice(
+            f"Feed it first: {percent(part)} of each {ms(pattern.cost_ms)} waits for its loader "
+            f"({name(Where(first.file, first.line, ''))}): {more}, persistent_workers=True."
+        ),
+        *steps[:2],
     )
 
 
@@ -153,6 +194,7 @@ RULE = Rule(
             Threshold(
                 "steps from one to the next", f">= {OFTEN:.0f}, else it is training", "proposed"
             ),
+            Threshold("waiting for its own loader", f">= {percent(STARVED)} of it", "proposed"),
             Threshold(
                 "without a loader of its own or a name that says so",
                 f">= {RARE:.0f} steps apart beside a loader that trains",
