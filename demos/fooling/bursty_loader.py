@@ -43,9 +43,9 @@ def main():
     torch.manual_seed(0)
     torch.set_num_threads(1)
     device = torch.device("cuda" if cuda else "cpu")
-    width, batch = (8192, 16) if cuda else (384, 16)
+    width, batch = (8192, 16) if cuda else (640, 16)
 
-    documents = Documents(args.steps * batch, every=24 * batch, times=8_000 if cuda else 6_000)
+    documents = Documents(args.steps * batch, every=23 * batch, times=8_000 if cuda else 2_500)
     loader = DataLoader(documents, batch_size=batch, num_workers=2, pin_memory=cuda)
     layers = [nn.Linear(128, width), nn.ReLU()]
     for _ in range(6):
