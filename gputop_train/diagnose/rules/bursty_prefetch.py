@@ -37,7 +37,7 @@ from gputop_train.diagnose.supply import (
 )
 from gputop_train.diagnose.waits import BURST_PART
 from gputop_train.diagnose.window import Window
-from gputop_train.model import Abstention, Advice, Finding, Loader
+from gputop_train.model import Abstention, Advice, Evidence, Finding, Loader
 
 ID = "bursty-prefetch"
 #: Most steps do not wait: the median wait is below this part of the step (proposed).
@@ -116,7 +116,7 @@ def _named(
         evidence=tuple(
             row
             for row in (
-                number("steps that hold 80% of the wait", waits.heavy, f"of {waits.steps}"),
+                Evidence("steps that hold 80% of the wait", waits.heavy, f"of {waits.steps}"),
                 span("wait of these, up to", waits.heavy_ms),
                 span("wait of a step, median", waits.median_ms),
                 span("workers' time for a step", pace.supply_ms),

@@ -16,11 +16,10 @@ from gputop_train.diagnose.rules.base import (
     RuledOut,
     Threshold,
     amount,
-    number,
     percent,
 )
 from gputop_train.diagnose.window import Window
-from gputop_train.model import Abstention, Advice, Finding
+from gputop_train.model import Abstention, Advice, Evidence, Finding
 
 ID = "shm-too-small"
 FULL = 0.90
@@ -79,7 +78,7 @@ def judge(window: Window) -> Judgement:
         evidence=(
             amount("/dev/shm in use", used),
             amount("size of /dev/shm", total),
-            number("samples in which it was nearly full", len(full), f"of {len(known)}"),
+            Evidence("samples in which it was nearly full", len(full), f"of {len(known)}"),
         ),
         where=(loader_line(loader),),
         advice=tuple(steps),
