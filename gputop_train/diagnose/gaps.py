@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
-from typing import Any
+from collections.abc import Sequence, Set
 
-from gputop_train.diagnose.accounting import INTERRUPTIONS, account, shares
+from gputop_train.diagnose.accounting import INTERRUPTIONS, account
 from gputop_train.diagnose.causes import CLAIMS
 from gputop_train.diagnose.rules.base import WARN, percent
 from gputop_train.diagnose.window import Window
@@ -14,7 +13,13 @@ from gputop_train.model import EXPOSED_LABELS, Abstention, Finding
 #: Signals without which "healthy" is not claimed: data, sync and interruptions, and the step's own.
 HEALTHY_HOOKS = ("data", "backward", "optimizer", "sync", "save", "eval")
 #: Rules that must have been able to judge.
-HEALTHY_RULES = ("input-bound", "checkpoint-stall", "eval-stall", "host-sync-stall")
+HEALTHY_RULES = (
+    "input-bound",
+    "checkpoint-stall",
+    "eval-stall",
+    "host-sync-stall",
+    "recompilation",  # warm-up hides its stalls, and the speed-up lost for ever after
+)
 #: Labels that a rule must have spoken of where they take much time; of the rest the rules above
 #: do, or they are the step itself.
 RULED = ("h2d", "comm", "logging", "gc", "compile", "restart")
@@ -22,8 +27,6 @@ RULED = ("h2d", "comm", "logging", "gc", "compile", "restart")
 MAX_OTHER = 0.25
 #: Causes that cost less than this in all are not worth a line, whatever their share.
 MIN_LOST_S = 0.25
-#: torch._dynamo's default limit of recompilations of one function.
-RECOMPILE_LIMIT = 8
 
 
 def healthy_gaps(
@@ -44,7 +47,6 @@ def healthy_gaps(
             reason = window.missing.get(f"hook:{hook}", f"the probe has no {hook} hook")
             gaps.append(Abstention(hook, reason))
     gaps += _unjudged(window, findings, judged)
-    gaps += _modes(window, judged)
     gaps += _unexplained(window, findings)
     return tuple(gaps)
 
@@ -98,29 +100,6 @@ def _unexplained(window: Window, findings: Sequence[Finding]) -> list[Abstention
             "unattributed", f"the GPU is idle {percent(left)} of the time for no cause seen here"
         )
     ]
-
-
-def _modes(window: Window, judged: Set[str]) -> list[Abstention]:
-    """Modes of torch known to cost time, where no rule spoke of them."""
-    gaps = []
-    if _sub(window.probe, "flags").get("anomaly"):
-        gaps.append(Abstention("anomaly-mode", "autograd's anomaly detection is on and slows it"))
-    compiled = _sub(window.probe, "dynamo").get("recompiles")
-    if isinstance(compiled, int) and compiled >= RECOMPILE_LIMIT:
-        reason = f"torch.compile compiled anew {compiled} times and falls back to eager from there"
-        gaps.append(Abstention("recompilation", reason))
-    graphs = _sub(window.probe, "dynamo").get("unique_graphs")
-    spent = shares(window.whole).get("compile", 0.0)
-    if not gaps and isinstance(graphs, int) and graphs >= RECOMPILE_LIMIT and spent >= WARN:
-        # Warm-up hides it: at the limit the stalls end by themselves, and so does the speed-up.
-        reason = f"torch.compile made {graphs} graphs in {percent(spent)} of the time: recompiling?"
-        gaps.append(Abstention("recompilation", reason))
-    return [gap for gap in gaps if gap.id not in judged]
-
-
-def _sub(state: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = state.get(key)
-    return value if isinstance(value, Mapping) else {}
 
 
 def _busiest_user_code(window: Window) -> str:
