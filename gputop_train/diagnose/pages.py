@@ -6,6 +6,7 @@ rules that are gone.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -43,15 +44,17 @@ def documented() -> list[tuple[Rule, Page]]:
 
 def page_text(rule: Rule, page: Page) -> str:
     """One diagnosis as Markdown."""
-    lines = [_MADE, f"# `{rule.id}`: {page.title}", "", page.meaning, "", _place(rule, page), ""]
-    lines += ["## What we look at", "", *(f"- {signal}" for signal in page.looks_at), ""]
+    title = f"# `{rule.id}`: {page.title}"
+    lines = [_MADE, title, "", _linked(page.meaning), "", _place(rule, page), ""]
+    lines += ["## What we look at", "", *(f"- {_linked(signal)}" for signal in page.looks_at), ""]
     lines += ["## Thresholds", "", "| what | value | source |", "|---|---|---|"]
     lines += [
         f"| {_cell(t.what)} | {_cell(t.value)} | {_cell(t.source)} |" for t in page.thresholds
     ]
-    lines += ["", "## Told apart from", "", *(f"- {other}" for other in page.mistaken_for), ""]
-    lines += ["## Mend", ""]
-    lines += [f"{n}. {step}" for n, step in enumerate(page.mend, 1)]
+    lines += ["", "## Told apart from", ""]
+    lines += [f"- {_linked(other)}" for other in page.mistaken_for]
+    lines += ["", "## Mend", ""]
+    lines += [f"{n}. {_linked(_sentence(step))}" for n, step in enumerate(page.mend, 1)]
     lines += ["", "## Causal test", "", _sentence(page.test), ""]
     lines += ["## Gain", "", _sentence(page.gain)]
     closer = refinements(rule.id)
@@ -64,7 +67,7 @@ def page_text(rule: Rule, page: Page) -> str:
 def plain_text(rule: Rule, page: Page) -> list[str]:
     """The same for a terminal: Markdown without what only a browser needs."""
     text = page_text(rule, page).removeprefix(_MADE).strip()
-    return text.replace("`", "").replace(".md)", ")").splitlines()
+    return re.sub(r"\[([^\]]+)\]\([\w-]+\.md\)", r"\1", text).replace("`", "").splitlines()
 
 
 def index_text(rules: Iterable[tuple[Rule, Page]]) -> str:
@@ -119,13 +122,23 @@ def _place(rule: Rule, page: Page) -> str:
     return f"*{'; '.join(parts)}*" if parts else ""
 
 
+def _linked(text: str) -> str:
+    """Ids of other diagnoses as links to their pages."""
+    ids = sorted((rule.id for rule in all_rules()), key=len, reverse=True)
+    # "warm-up" is a word of its own and only meant where it is set as code.
+    bare = "|".join(re.escape(id_) for id_ in ids if id_ != "warm-up")
+    pattern = rf"`({'|'.join(map(re.escape, ids))})`|(?<![\w`/.\-])({bare})(?![\w`/\-])"
+    return re.sub(pattern, lambda m: f"[`{m[1] or m[2]}`]({m[1] or m[2]}.md)", text)
+
+
 def _link(rule: Rule) -> str:
     title = f": {rule.page.title}" if rule.page is not None else ""
     return f"[`{rule.id}`]({rule.id}.md){title}"
 
 
 def _sentence(text: str) -> str:
-    text = text[:1].upper() + text[1:]
+    if re.match(r"[a-z]+(?=[ ,:;])", text):  # no name of code
+        text = text[:1].upper() + text[1:]
     return text if text.endswith((".", ")", "`")) else text + "."
 
 
