@@ -44,7 +44,7 @@ from gputop_train.diagnose.window import Window
 from gputop_train.model import Abstention, Advice, Evidence, Finding, Site, Where
 
 ID = "host-compute"
-#: On a CPU ``other`` holds real work too: from here on it needs a name (proposed; engine.py).
+#: On a CPU ``other`` holds real work too: from here on it needs a name (proposed; gaps.py).
 ON_CPU = 0.25
 #: The queue must be found empty at so many edges for host time to be what the GPU waits for.
 DRY = 0.5
@@ -114,7 +114,11 @@ def _code(window: Window) -> _Code:
     by_function: dict[tuple[str, str], int] = {}
     for s in sampled:
         by_function[s.file, s.func] = by_function.get((s.file, s.func), 0) + s.count
-    most = max(by_function.values(), default=0)
+    # A sample on the line that calls the function, before or after it, is the function's too.
+    for file, function in by_function:
+        called = (s.count for s in sampled if s.file == file and f"{function}(" in s.call)
+        by_function[file, function] += sum(called)
+    most = min(total, max(by_function.values(), default=0))
     return _Code(
         sites=tuple(top_sites(sampled, by_count=True)),
         part=most / total if total else 0.0,
@@ -206,10 +210,11 @@ def _idle_left(window: Window) -> float:
 
 
 def _every_step_cpu(window: Window, code: _Code, other: float) -> Judgement:
-    if other < ON_CPU:
-        return RuledOut(ID, f"code outside the model takes {percent(other)}: it may be a loss")
     beside = code.reads_as(BESIDE) and not code.reads_as(MODEL)
-    if code.samples < MIN_SAMPLES or code.part < ONE_PLACE or not beside:
+    named = beside and code.samples >= MIN_SAMPLES and code.part >= ONE_PLACE
+    if other * code.part < WARN or (other < ON_CPU and not named):
+        return RuledOut(ID, f"code outside the model takes {percent(other)}: it may be a loss")
+    if not named:
         at = f", most often {code.sites[0].func} at {name(code.places[0])}" if code.sites else ""
         return Abstention(
             ID,
@@ -323,7 +328,9 @@ RULE = Rule(
             Threshold("lost, every step, on a GPU", f">= {percent(WARN)} of wall", "TraceML 10/20"),
             Threshold("lost, where it recurs, information", f">= {percent(INFO)}", "TraceML 5"),
             Threshold("lost, critical", f">= {percent(CRITICAL)} of wall", "TraceML 10/20"),
-            Threshold("on a CPU-only run", f">= {percent(ON_CPU)} of wall", "proposed"),
+            Threshold(
+                "on a CPU-only run", f">= {percent(WARN)} in one function so named", "proposed"
+            ),
             Threshold("queue empty", f">= {percent(DRY)} of edges", "proposed"),
             Threshold("one function", f">= {percent(ONE_PLACE)} of its samples", "proposed"),
         ),
