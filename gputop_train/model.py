@@ -203,6 +203,7 @@ class GpuSample:
     pcie_width_max: int | None = None
     pcie_rx_bytes_per_s: float | None = None
     pcie_tx_bytes_per_s: float | None = None
+    foreign_util: float | None = None  # percent of the time those processes kept it busy
 
 
 @dataclass(frozen=True, slots=True)

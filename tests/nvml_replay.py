@@ -45,6 +45,7 @@ class Card:
     samples: list[tuple[int, int, int]] = field(default_factory=list)
     rate: int = 0
     processes: list[tuple[int, int | None]] = field(default_factory=list)
+    process_util: list[tuple[int, int, int]] = field(default_factory=list)  # pid, stamp us, percent
     gpm: list[list[float | None]] = field(default_factory=list)
     gpm_at: int = 0
     failing: dict[str, int] = field(default_factory=dict)
@@ -236,6 +237,13 @@ class FakeNvml:
     def nvmlDeviceGetComputeRunningProcesses(self, card: Card) -> list[Any]:
         self._enter("nvmlDeviceGetComputeRunningProcesses", card)
         return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in card.processes]
+
+    def nvmlDeviceGetProcessUtilization(self, card: Card, since_us: int) -> list[Any]:
+        self._enter("nvmlDeviceGetProcessUtilization", card)
+        rows = [row for row in card.process_util if row[1] > since_us]
+        if not rows:
+            raise error(NOT_FOUND)
+        return [SimpleNamespace(pid=p, timeStamp=us, smUtil=sm) for p, us, sm in rows]
 
     # -- GPM: a sample holds which recorded reading it was taken at; one reading passes per sample
 

@@ -16,6 +16,8 @@ from gputop_train.model import GpuSample
 #: record repeats the last answer, which is at most 10 s old.
 READING_SHARE = 0.0005
 SETTLED_NS = 10_000_000_000
+#: So many times nothing new of any process's utilisation: ask for all the driver keeps.
+SILENT_READS = 30
 
 _CLOCK_SM = 1  # nvmlClockType_t
 _TEMPERATURE_GPU = 0  # nvmlTemperatureSensors_t
@@ -82,6 +84,11 @@ class CardReader:
         self._processes_pace = Pace(READING_SHARE)
         self._listed: list[tuple[int, int | None]] | None = None
         self.processes_refused: str | None = None
+        self._util_pace = Pace(READING_SHARE)
+        self._util_off = self._is_mig  # an instance's part is not told
+        self._util_stamp_us = 0
+        self._util_silent = 0
+        self._foreign_util: float | None = None
 
     def read(
         self, now_ns: int, throughput: tuple[float | None, float | None], stretch: float = 1.0
@@ -146,6 +153,53 @@ class CardReader:
                 self.processes_refused = failure.why
             return [] if failure.kind == "empty" else None
         return [(int(p.pid), p.usedGpuMemory) for p in listed]
+
+    def foreign_util(
+        self, now_ns: int, ours: Collection[int], stretch: float = 1.0
+    ) -> float | None:
+        """Percent of the time that other processes kept the card busy; ``None`` if not told.
+
+        Args:
+            now_ns: ``CLOCK_MONOTONIC`` nanoseconds.
+            ours: PIDs of the run, in the same PID namespace as the driver's.
+            stretch: Factor on the time for which it is not read anew.
+
+        Raises:
+            NvmlFailure: The card or NVML is gone.
+        """
+        if not self._util_off and self._util_pace.is_due(now_ns):
+            by_pid = self._util_pace.run(now_ns, self._read_process_util, stretch)
+            if by_pid is None:
+                self._foreign_util = None
+            else:
+                used = sum(value for pid, value in by_pid.items() if pid not in ours)
+                self._foreign_util = min(100.0, used)
+        return None if self._util_off else self._foreign_util
+
+    def _read_process_util(self) -> dict[int, float] | None:
+        """Mean SM utilisation of each process since the last call."""
+        try:
+            rows = self._api.call(
+                "nvmlDeviceGetProcessUtilization", self._card, self._util_stamp_us
+            )
+        except NvmlFailure as failure:
+            if failure.kind in ("lost", "down"):
+                raise
+            self._util_off = failure.kind in ("unsupported", "refused")
+            rows = []
+        seen: dict[int, list[float]] = {}
+        for row in rows:
+            if int(row.timeStamp) > self._util_stamp_us:
+                seen.setdefault(int(row.pid), []).append(float(row.smUtil))
+        if not seen:
+            # A wall clock set back leaves the driver's stamps behind ours: begin anew.
+            self._util_silent += 1
+            if self._util_silent >= SILENT_READS:
+                self._util_stamp_us = self._util_silent = 0
+            return None
+        self._util_silent = 0
+        self._util_stamp_us = max(int(row.timeStamp) for row in rows)
+        return {pid: sum(values) / len(values) for pid, values in seen.items()}
 
     def throughput(self) -> tuple[float | None, float | None]:
         """PCIe receive and transmit rate in bytes/s over 20 ms each. Blocks for 40 ms.

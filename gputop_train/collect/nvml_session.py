@@ -255,7 +255,11 @@ class NvmlSession:
         memory, foreign = split_processes(
             listed, ours, matched=self._matched, host_pids=self._host_pids
         )
-        self.out.gpu.append(replace(sample, memory_ours=memory, foreign_processes=foreign))
+        busy: float | None = None if foreign is None else 0.0
+        if foreign:
+            busy = watched.reader.foreign_util(now_ns, ours, share)
+        theirs = replace(sample, foreign_processes=foreign, foreign_util=busy)
+        self.out.gpu.append(replace(theirs, memory_ours=memory))
 
     def _read_gpm(self, watched: Watched, now_ns: int) -> None:
         if watched.gpm_off or now_ns < watched.gpm_retry_ns:

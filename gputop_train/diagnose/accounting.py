@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from gputop_train.diagnose.stats import Contrast, contrast
 from gputop_train.diagnose.window import Totals, Window
-from gputop_train.model import EXPOSED_LABELS, LABELS, Step
+from gputop_train.model import EXPOSED_LABELS, LABELS, GpuSample, Step
 
 #: Host labels during which the training thread runs no step at all.
 INTERRUPTIONS: tuple[str, ...] = ("checkpoint", "eval", "logging", "gc", "compile", "restart")
@@ -26,6 +26,8 @@ SEEN_FROM = 0.01
 NEVER_DRY, MIN_TIMED = 0.02, 8
 #: Utilisation agrees with kernel intervals within 10 to 30% of its value (measured on an H200).
 UTIL_ERROR = 0.30
+#: Percent of the time below which others on the card leave its utilisation this run's (proposed).
+FOREIGN_AT_REST = 5.0
 #: Kernels whose SM activity is below this part of the utilisation are too short for the driver,
 #: which counts the time around them as busy (9% read for 4.5%, 22% for 6%, SM activity 0 to 0.7%).
 SM_PART = 0.10
@@ -276,9 +278,14 @@ def _own_util(window: Window) -> tuple[float | None, str]:
     """Driver utilisation as a share, where it is about this run alone."""
     if window.util_mean is None:
         return None, window.missing.get("gpu_util", "no driver utilisation")
-    if any((g.foreign_processes or 0) > 0 for g in window.gpu):
+    if any((g.foreign_processes or 0) > 0 and not _at_rest(g) for g in window.gpu):
         return None, "other processes use the same GPU"
     return min(1.0, window.util_mean / 100), "driver utilisation"
+
+
+def _at_rest(sample: GpuSample) -> bool:
+    """Whether the other programs on the card are known to compute next to nothing."""
+    return sample.foreign_util is not None and sample.foreign_util < FOREIGN_AT_REST
 
 
 def lost_share(window: Window, label: str) -> tuple[float | None, str]:

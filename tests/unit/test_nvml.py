@@ -250,6 +250,60 @@ def test_a_process_that_left_the_card_holds_nothing_there():
     assert [s.memory_ours for s in run.out.gpu] == [5 << 30, 0]
 
 
+def others_busy(card, *seconds, ours=(70,)):
+    run = Run(FakeNvml(card))
+    run.session.ours = frozenset(ours)
+    for second in seconds:
+        run.fast(second)
+    return [s.foreign_util for s in run.out.gpu]
+
+
+NEIGHBOUR = [(70, 5 << 30), (900, 9 << 30)]
+
+
+def test_what_others_keep_the_card_busy_is_summed_over_their_processes():
+    rows = [(70, WALL_US, 60), (900, WALL_US, 40), (900, WALL_US + 1, 20), (901, WALL_US, 10)]
+    card = recorded_card(processes=[*NEIGHBOUR, (901, 1 << 20)], process_util=rows)
+    assert others_busy(card, 0) == [40.0]
+
+
+def test_a_card_of_ones_own_is_busy_with_nobody_else_and_nobody_is_asked():
+    card = recorded_card(processes=[(70, 5 << 30)], process_util=[(70, WALL_US, 60)])
+    run = Run(FakeNvml(card))
+    run.session.ours = frozenset({70})
+    run.fast(0)
+    assert [s.foreign_util for s in run.out.gpu] == [0.0]
+    assert "nvmlDeviceGetProcessUtilization" not in run.nvml.calls
+
+
+def test_no_news_of_processes_is_no_zero():
+    card = recorded_card(processes=NEIGHBOUR, process_util=[(900, WALL_US, 40)])
+    assert others_busy(card, 0, 11) == [40.0, None]
+
+
+def test_a_driver_that_does_not_tell_by_process_is_asked_once():
+    failing = {"nvmlDeviceGetProcessUtilization": NOT_SUPPORTED}
+    card = recorded_card(processes=NEIGHBOUR, failing=failing)
+    run = Run(FakeNvml(card))
+    run.session.ours = frozenset({70})
+    for turn in range(5):
+        run.fast(11 * turn)
+    assert {s.foreign_util for s in run.out.gpu} == {None}
+    assert {s.foreign_processes for s in run.out.gpu} == {1}
+    assert run.nvml.calls.count("nvmlDeviceGetProcessUtilization") == 1
+
+
+def test_after_a_wall_clock_set_back_others_are_heard_of_again():
+    card = recorded_card(processes=NEIGHBOUR, process_util=[(900, WALL_US, 40)])
+    run = Run(FakeNvml(card))
+    run.session.ours = frozenset({70})
+    run.fast(0)
+    card.process_util = [(900, WALL_US - 3_600_000_000, 30)]
+    for turn in range(1, 40):
+        run.fast(11 * turn)
+    assert 30.0 in [s.foreign_util for s in run.out.gpu]
+
+
 def test_processes_withheld_are_missing_and_the_rest_goes_on():
     card = recorded_card(failing={"nvmlDeviceGetComputeRunningProcesses": NO_PERMISSION})
     run = Run(FakeNvml(card))

@@ -283,6 +283,21 @@ def test_a_neighbour_that_computes_while_this_run_waits_is_named():
     assert "40 GB" in found.summary and "47%" in found.summary
 
 
+def test_what_the_driver_tells_by_process_decides_where_this_run_never_waits():
+    found = gpu_contention.judge(shared(foreign_util=45.0))
+    assert (found.severity, found.confidence) == ("warn", "high")
+    assert "keeps it busy 45% of the time" in found.summary
+    assert diagnose(shared(foreign_util=45.0)).verdict.id == "gpu-contention"
+    resting = gpu_contention.judge(shared(foreign_util=0.5))
+    assert resting.severity == "info"
+
+
+def test_a_neighbour_at_rest_leaves_the_utilisation_this_runs_own():
+    assert isinstance(gpu_bound.judge(shared(foreign_util=0.5)), Finding)
+    assert isinstance(gpu_bound.judge(shared(foreign_util=45.0)), Abstention)
+    assert isinstance(gpu_bound.judge(shared()), Abstention)
+
+
 def test_a_neighbour_that_comes_and_goes_is_measured_by_the_steps_beside_it():
     steps = make_steps(
         2000,

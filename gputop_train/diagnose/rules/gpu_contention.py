@@ -1,9 +1,9 @@
 """``gpu-contention``: another program uses the same GPU.
 
 Looks for: foreign compute processes in at least half of the readings, holding > 1 GiB or busy for
-> 5% of the time (catalogue 41). Busy is what driver utilisation shows beyond all the time in which
-this run's own events left the GPU idle; or, where the neighbour comes and goes, what it adds to the
-steps taken beside it.
+> 5% of the time (catalogue 41). Busy is what the driver tells by process; else, at least, what its
+utilisation shows beyond all the time in which this run's own events left the GPU idle; or, where
+the neighbour comes and goes, what it adds to the steps taken beside it.
 Differential: our own children and other ranks are not foreign; a neighbour that holds a little
 memory and computes nothing costs nothing; a PID namespace in which none of ours is recognised says
 nothing.
@@ -83,11 +83,23 @@ def unsure(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def busy_elsewhere(window: Window) -> float | None:
-    """Wall share others kept the card busy, at least; ``None`` without events or utilisation."""
+    """Wall share others kept the card busy; ``None`` where nothing tells.
+
+    By the driver's word on each process; without it a lower bound.
+    """
+    told = _by_process(window)
+    if told is not None:
+        return told
     exposed = [share for share in account(window).exposed.values() if share is not None]
     if window.util_mean is None or not exposed:
         return None
     return max(0.0, window.util_mean / 100 + sum(exposed) - 1.0)
+
+
+def _by_process(window: Window) -> float | None:
+    told = [g.foreign_util for g in window.gpu if g.foreign_util is not None]
+    share = mean(told) if len(told) >= MIN_READINGS else None
+    return None if share is None else share / 100
 
 
 def _held(told: list[GpuSample]) -> float | None:
@@ -131,17 +143,16 @@ def _finding(
     size = amount("", held) if held is not None else None
     says = [f"hold {size.value} {size.unit}"] if size is not None else []
     if busy is not None and busy >= MIN_BUSY:
-        says.append(f"keep it busy at least {percent(busy)} of the time")
+        least = "" if _by_process(window) is not None else "at least "
+        says.append(f"keep it busy {least}{percent(busy)} of the time")
     if beside is not None:
         says.append(f"make a step {beside.difference:.3g} ms longer")
     verbs = " and ".join(says) if most > 1 else " and ".join(_singular(s) for s in says)
-    # Time slices of another program cannot be told from this run's own work: others' part of the
-    # utilisation is only known where this run is idle.
     return Finding(
         id=ID,
         summary=f"This GPU is shared: {others} {verbs or 'computes there'}.",
         severity=severity(max(lost, 0.10), window.totals.steps) if active else "info",
-        confidence="high" if beside is not None else "medium",
+        confidence="high" if beside is not None or _by_process(window) is not None else "medium",
         lost_share=lost,
         evidence=tuple(
             row
@@ -149,7 +160,13 @@ def _finding(
                 number("other processes on the card, most", most),
                 number("readings with another process", part, "of readings"),
                 amount("GPU memory others hold", held) if held is not None else None,
-                number("busy with others, at least", busy, "of wall"),
+                number(
+                    "busy with others, by the driver's word on each process"
+                    if _by_process(window) is not None
+                    else "busy with others, at least",
+                    busy,
+                    "of wall",
+                ),
                 number("GPU utilisation, mean", window.util_mean, "%"),
                 _contrast_row(beside),
             )
@@ -222,7 +239,7 @@ RULE = Rule(
         looks_at=(
             "compute processes the driver lists on the card, less those of this run",
             "memory of the card less this run's",
-            "utilisation beyond what this run's GPU events leave",
+            "utilisation by process; else the card's beyond what this run's GPU events leave",
             "steps beside a neighbour against steps without one",
         ),
         thresholds=(
