@@ -179,11 +179,11 @@ def _number(opt: Any) -> int:
 
 def _remember(opt: Any) -> int:
     """First step of an optimizer: its settings, and where its parameters live."""
-    startup.mark("step_ns")
     number = len(S.optimizers) + 1
     row: dict[str, Any] = {"id": number, "cls": type(opt).__name__}
     evaluator = S.set_eval_frame(None)
     try:
+        startup.mark("step_ns")
         groups = opt.param_groups
         tensors = [p for group in groups for p in group["params"]]
         row["fused"] = groups[0].get("fused")

@@ -163,13 +163,16 @@ def _collate_property() -> Any:
             raise AttributeError("'%s' object has no attribute 'collate_fn'" % type(self).__name__)
         cell = values.get(_CELL)
         if cell is not None:
-            # The last batch of an iterable may be short, and a sampler's own index has no length
-            # that could be asked for without calling the person's code: then the items themselves.
-            if cell.odd or values.get("ended"):
-                items = sys._getframe(1).f_locals.get("data")
-                cell.odd = True
-                cell.items = len(items) if type(items) is list else 0
-            cell.mark = now()
+            try:
+                # The last batch of an iterable may be short, and a sampler's own index has no
+                # length to be had without the person's code: then of the items themselves.
+                if cell.odd or values.get("ended"):
+                    items = sys._getframe(1).f_locals.get("data")
+                    cell.odd = True
+                    cell.items = len(items) if type(items) is list else 0
+                cell.mark = now()
+            except Exception:
+                cell.mark = 0  # this batch is not counted
         return values[_COLLATE]
 
     def write(self: Any, value: Any) -> None:

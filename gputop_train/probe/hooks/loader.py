@@ -208,11 +208,15 @@ def _make_iter(original: Any) -> Any:
             leave_no_frame(error)
             raise
         finally:
-            fetching.end(making)
             if watched:
                 _iter_edge(_ITER | 1)
-        if row is not None:
-            _adopt(row, iterator, watched, now() - start if start else 0)
+            if start:
+                _made(making)
+        try:
+            if row is not None:
+                _adopt(row, iterator, watched, now() - start if start else 0)
+        except Exception as error:
+            S.failed("iter", error)
         return iterator
 
     return __iter__
@@ -221,6 +225,13 @@ def _make_iter(original: Any) -> Any:
 def _iter_edge(code: int) -> None:
     try:
         append(now() << 6 | code)
+    except Exception as error:
+        S.failed("iter", error)
+
+
+def _made(making: Any) -> None:
+    try:
+        fetching.end(making)
     except Exception as error:
         S.failed("iter", error)
 
