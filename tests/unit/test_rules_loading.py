@@ -592,6 +592,15 @@ def test_single_long_batches_that_a_deeper_queue_would_bridge():
     assert all("num_workers" not in (a.setting or {}) for a in found.advice)
 
 
+def test_single_batches_of_seconds_are_evened_out_before_a_queue_is_deepened():
+    rows = (*fetches(107.0, longest=2900.0), Fetch(1, 21, 50, 225 * MS, MS, 38 * MS, 3200))
+    heavy = loader(num_workers=2, prefetch_factor=2, batches=210, fetch=rows, source=ITEMS)
+    found, _ = named(every(9, 700), loaders=(heavy,), workers=[0.5, 0.02], depths=[4] * 20)
+    assert found.refined == "bursty-prefetch"
+    assert "Even out" in found.advice[0].text and "2.9 s" in found.advice[0].text
+    assert all(a.setting is None for a in found.advice)
+
+
 def test_a_mean_that_is_too_slow_is_not_bridged_by_a_deeper_queue():
     slow = loader(num_workers=4, batches=210, fetch=fetches(*[76.0] * 4))
     found, _ = named(every(4, 40), loaders=(slow,), workers=[0.97] * 4, depths=EMPTY, cores=16)

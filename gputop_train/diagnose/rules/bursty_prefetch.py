@@ -1,10 +1,11 @@
 """``bursty-prefetch``: the supply is fast enough in the mean, but its queue too shallow for jitter.
 
-Looks for: most steps without a wait (median wait < 5% of the step) and a few long ones that hold
-80% of it (at most a quarter of the steps), not at epoch starts, while the workers' batches come
-faster than training uses them: batch time over workers <= 0.9 x (T - E). Without fetch times: no
-worker is at 85% of a core and batches were ready at half of the polls, and long waits come in at
-least 5% of the steps (95th percentile >= 20% of the step; gpuprof asks for 30 ms at 20% of steps).
+Looks for: a few long waits that hold 80% of it (at most a quarter of the steps), not at epoch
+starts, a longest batch >= 3 times the mean one, and that 80% of the wait would be gone if all
+batches cost the mean (batch time over workers, at least T - E), or a longest batch of 10 times the
+mean, which no queue bridges. Without fetch times: half of the
+steps wait < 5% of a step, long waits (95th percentile >= 20% of the step; gpuprof asks for 30 ms at
+20% of steps), no worker at 85% of a core, and batches ready at half of the polls.
 Differential: a mean too slow (``prep-stall``, ``fetch-stall``), where a deeper queue only delays
 the wait; pauses at epoch starts; one slow worker.
 Fix: ``prefetch_factor`` by the length of the waits; even out items; ``in_order=False``. Never more
@@ -17,6 +18,7 @@ import math
 
 from gputop_train.diagnose.loading_advice import at, bounded, loader_at, places
 from gputop_train.diagnose.rules.base import (
+    COVERAGE,
     Page,
     Refinement,
     Rule,
@@ -40,6 +42,10 @@ from gputop_train.diagnose.window import Window
 from gputop_train.model import Abstention, Advice, Evidence, Finding, Loader
 
 ID = "bursty-prefetch"
+#: The longest batch beside the mean one (proposed): below it, batches cost alike.
+UNEVEN = 3.0
+#: From here on single batches hold the loop up, whether or not the workers keep up in the mean.
+VERY_UNEVEN = 10.0
 #: Most steps do not wait: the median wait is below this part of the step (proposed).
 NO_WAIT = 0.05
 #: Supply faster than demand by this margin: batch time over workers / (T - E) (proposed).
@@ -60,45 +66,49 @@ def refine(window: Window, found: Finding) -> Refinement | Abstention | RuledOut
     if not waits.few or waits.at_epoch_starts:
         return RuledOut(ID, "the wait is in most steps, or at epoch starts")
     pace = pace_of(window, found, supply)
+    if supply.fetch is not None and pace.supply_ms is not None:
+        if supply.fetch.longest_ms < UNEVEN * supply.fetch.batch_ms:
+            return RuledOut(ID, "batches cost alike: the workers are too slow in the mean")
+        held = max(COVERAGE, waits.held)
+        single = supply.fetch.longest_ms >= VERY_UNEVEN * supply.fetch.batch_ms
+        covers = held if single else min(pace.covers(pace.supply_ms), held)
+        return _named(window, found, supply, loader, pace, covers)
     if waits.median_ms >= NO_WAIT * pace.step_ms:
         return RuledOut(ID, f"half of the steps wait {ms(waits.median_ms)} or more")
-    if pace.supply_ms is not None:
-        if pace.supply_ms > KEEPS_UP * pace.floor_ms:
-            return RuledOut(ID, "the workers are too slow in the mean")
-    elif waits.p95_ms < LONG_WAIT * pace.step_ms or not waits.in_bursts:
+    if waits.p95_ms < LONG_WAIT * pace.step_ms or not waits.in_bursts:
         return RuledOut(ID, "single slow items, or workers that deliver in rounds")
-    elif not supply.workers or supply.empty_share is None:
+    if not supply.workers or supply.empty_share is None:
         return Abstention(ID, "batch times, or the workers' CPU use and the queue's depth")
-    elif min(supply.workers_busy) >= BUSY_WORKER or supply.empty_share >= QUEUE_EMPTY:
+    if min(supply.workers_busy) >= BUSY_WORKER or supply.empty_share >= QUEUE_EMPTY:
         return RuledOut(ID, "the workers are too slow in the mean")
-    return _named(window, found, supply, loader, pace)
+    return _named(window, found, supply, loader, pace, max(COVERAGE, waits.held))
 
 
 def _named(
-    window: Window, found: Finding, supply: Supply, loader: Loader, pace: Pace
+    window: Window, found: Finding, supply: Supply, loader: Loader, pace: Pace, covers: float
 ) -> Refinement:
     waits = supply.waits
-    now = loader.prefetch_factor or DEFAULT_PREFETCH
-    more = math.ceil(waits.heavy_ms / (max(pace.floor_ms, 1e-3) * loader.num_workers))
-    deeper = min(MOST_PREFETCH, max(now + 1, now + more))
     line = loader_at(loader)
-    queued = now * loader.num_workers
-    first = (
-        f"prefetch_factor {now} -> {deeper}{line}: waits last up to {ms(waits.heavy_ms)}, a step "
-        f"without one {ms(pace.floor_ms)}, so {waits.heavy_ms / max(pace.floor_ms, 1e-3):.0f} more "
-        f"batches must lie ready beyond the {queued} queued now; {deeper} x {loader.num_workers} "
-        f"workers = {deeper * loader.num_workers}."
-    )
-    steps = [Advice(first, {"prefetch_factor": deeper})]
+    keeps_up = pace.supply_ms is None or pace.supply_ms <= KEEPS_UP * pace.floor_ms
     longest = ""
     if supply.fetch is not None:
-        longest = f" (the longest took {ms(supply.fetch.longest_ms)}, the mean {_mean(supply)})"
-    steps.append(
-        Advice(
-            f"If waits remain: even out the cost of batches{at(loader.source)}{longest}: bucket by "
-            "length, or split the heavy items."
+        longest = (
+            f": the longest took {ms(supply.fetch.longest_ms)}, the mean "
+            f"{ms(supply.fetch.batch_ms)}"
         )
-    )
+    even = f"ven out the cost of batches{at(loader.source)}{longest}. Bucket by length, or split "
+    if keeps_up:
+        steps = [
+            _deeper(loader, pace, waits.heavy_ms),
+            Advice(f"If waits remain: e{even}the heavy items."),
+        ]
+    else:
+        steps = [
+            Advice(
+                f"E{even}the heavy items: a deeper queue alone does not bridge them, the workers "
+                f"need {_supply(pace)} for a step of {ms(pace.floor_ms)} in the mean."
+            )
+        ]
     if loader.in_order is not False:
         steps.append(
             Advice(
@@ -106,12 +116,13 @@ def _named(
                 f"so that a slow batch holds up none of the other {loader.num_workers} workers'."
             )
         )
-    low = pace.floor_ms + STAYS * (pace.step_ms - pace.floor_ms)
+    best = max(pace.floor_ms, pace.supply_ms or 0.0)
+    low = best + STAYS * max(0.0, pace.step_ms - best)
+    mean = "The workers keep up in the mean" if keeps_up else "Single batches take very long"
     return Refinement(
         ID,
-        supply.part * max(0.8, waits.held),
-        f"The workers keep up in the mean; {waits.heavy} of {waits.steps} steps hold most of the "
-        "wait.",
+        supply.part * covers,
+        f"{mean}; {waits.heavy} of {waits.steps} steps hold most of the wait.",
         confidence="high" if supply.fetch is not None else "medium",
         evidence=tuple(
             row
@@ -129,15 +140,25 @@ def _named(
         gain=bounded(
             found,
             pace.speedup(low),
-            pace.speedup(pace.floor_ms),
+            pace.speedup(best),
             f"T / (T - E): supply takes {_supply(pace)} a step in the mean, training "
             f"{ms(pace.floor_ms)}",
         ),
     )
 
 
-def _mean(supply: Supply) -> str:
-    return ms(supply.fetch.batch_ms) if supply.fetch is not None else "not timed"
+def _deeper(loader: Loader, pace: Pace, heavy_ms: float) -> Advice:
+    """A queue as deep as the waits are long."""
+    now = loader.prefetch_factor or DEFAULT_PREFETCH
+    steps = heavy_ms / max(pace.floor_ms, 1e-3)
+    deeper = min(MOST_PREFETCH, max(now + 1, now + math.ceil(steps / loader.num_workers)))
+    return Advice(
+        f"prefetch_factor {now} -> {deeper}{loader_at(loader)}: waits last up to {ms(heavy_ms)}, a "
+        f"step without one {ms(pace.floor_ms)}, so {steps:.0f} more batches must lie ready beyond "
+        f"the {now * loader.num_workers} queued now; {deeper} x {loader.num_workers} workers = "
+        f"{deeper * loader.num_workers}.",
+        {"prefetch_factor": deeper},
+    )
 
 
 def _supply(pace: Pace) -> str:
@@ -158,11 +179,19 @@ PAGE = Page(
     ),
     thresholds=(
         Threshold("steps that hold 80% of the wait", f"<= {percent(BURST_PART)}", "proposed"),
-        Threshold("median wait", f"< {percent(NO_WAIT)} of the step", "proposed"),
+        Threshold("longest batch", f">= {UNEVEN:.0f} x the mean one", "proposed"),
         Threshold(
-            "batch time over the workers",
+            "the wait that would be gone if batches cost alike",
+            f">= {percent(COVERAGE)} of it, or a longest batch of {VERY_UNEVEN:.0f} x the mean",
+            "TraceML, issue 238 (cause coverage); proposed",
+        ),
+        Threshold(
+            "a deeper queue is advised: batch time over the workers",
             f"<= {KEEPS_UP} x (T - E)",
             "proposed",
+        ),
+        Threshold(
+            "without fetch times: median wait", f"< {percent(NO_WAIT)} of the step", "proposed"
         ),
         Threshold(
             "without fetch times: 95th percentile of the wait",

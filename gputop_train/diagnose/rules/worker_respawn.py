@@ -48,10 +48,11 @@ def refine(window: Window, found: Finding) -> Refinement | Abstention | RuledOut
         return RuledOut(ID, "the workers were started once")
     part = _part(window, loader, supply)
     if part is None and not supply.waits.at_epoch_starts:
-        if loader.first_waits or window.steps:
-            return RuledOut(ID, "the waits do not lie at epoch starts")
-        return Abstention(ID, "waits for the first batch of an epoch")
-    covers = supply.part * (part if part is not None else supply.waits.held)
+        return RuledOut(ID, "the waits do not lie at epoch starts")
+    by_pattern = supply.waits.held * _beyond_usual(loader, supply)
+    if not supply.waits.at_epoch_starts:
+        by_pattern = 0.0
+    covers = supply.part * max(part or 0.0, by_pattern)
     return _named(window, found, supply, loader, covers, counted=part is not None)
 
 
@@ -62,10 +63,16 @@ def _part(window: Window, loader: Loader, supply: Supply) -> float | None:
     # Waits in steps of which only the end was recorded are not in ``wait_ns``, first waits are.
     a_step = window.totals.labels.get("data_wait", 0) / max(1, window.totals.steps)
     whole = max(loader.wait_ns + loader.start_ns, a_step * window.steps_seen * supply.part)
-    usual_ms = supply.fetch.usual_ms if supply.fetch is not None else None
-    batches = loader.first_waits * (usual_ms or 0.0) * 1e6
-    started = max(0.0, loader.first_wait_ns - batches) + loader.start_ns
+    started = loader.first_wait_ns * _beyond_usual(loader, supply) + loader.start_ns
     return min(1.0, started / whole) if whole > 0 else None
+
+
+def _beyond_usual(loader: Loader, supply: Supply) -> float:
+    """Part of the first waits beyond what any batch takes, which kept workers would take too."""
+    usual_ms = supply.fetch.usual_ms if supply.fetch is not None else None
+    if not usual_ms or loader.first_waits < MIN_STARTS or loader.first_wait_ns <= 0:
+        return 1.0
+    return max(0.0, 1.0 - loader.first_waits * usual_ms * 1e6 / loader.first_wait_ns)
 
 
 def _named(
