@@ -43,6 +43,8 @@ MIN_SAMPLES, MIN_SHIFTS = 60, 50
 FLAT_IDLE, FLAT_LABEL = 0.03, 0.05
 #: Labels of every step, whose cause must idle the GPU where the label is.
 PER_STEP = ("data_wait", "h2d", "sync", "comm")
+#: A claim rests on a label's time when that is this part of it at least.
+OWN_PART = 0.5
 #: A step waits when it does so for this part of the usual step (the warn band).
 WAITS = 0.10
 _LOWER: dict[Confidence, Confidence] = {"high": "medium", "medium": "low", "low": "low"}
@@ -120,6 +122,8 @@ def tested(window: Window, finding: Finding) -> Finding | RuledOut | Abstention:
     label = label_of(finding)
     if label is None or finding.lost_share <= 0 or finding.severity == "info":
         return finding
+    if account(window).shares.get(label, 0.0) < OWN_PART * finding.lost_share:
+        return finding  # it was told by other means than the label's time
     found = finding
     if label in PER_STEP:
         left = without_largest(window, label, largest_ns(window, label))

@@ -53,8 +53,10 @@ class Judge:
             return None
         # Imported here: whatever is wrong with judging must not keep data from being recorded.
         from gputop_train.diagnose import engine, evidence
+        from gputop_train.diagnose.rules import all_rules
         from gputop_train.diagnose.standing import Standing
 
+        all_rules()  # loading them is paid once, and must not put off the next judgement
         began_ns = time.thread_time_ns()
         try:
             if self._reader is None:

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from synthetic_windows import MS, loader, make_steps, window
 
+from gputop_train.diagnose import significance
 from gputop_train.diagnose.engine import diagnose
 from gputop_train.diagnose.evidence import totals_of
 from gputop_train.diagnose.significance import circular_shift, idle_follows
-from gputop_train.model import UtilSample
+from gputop_train.model import Finding, UtilSample
 
 UUID = "GPU-aaaa"
 
@@ -156,3 +157,10 @@ def test_what_only_one_half_of_the_window_shows_is_less_certain():
     (row,) = [e for e in found.evidence if "second half" in e.what]
     assert row.value == "38%, 0%"
     assert steps[0].wall_ns == 40 * MS
+
+
+def test_a_claim_that_rests_on_other_time_than_its_labels_is_not_measured_by_that():
+    steps = make_steps(400, {"forward": 20})
+    made = window(steps, halves=(totals_of(steps[:200]), totals_of(steps[200:])))
+    claim = Finding("logging-stall", "Previews.", "warn", "high", 0.2)
+    assert significance.tested(made, claim) == claim
