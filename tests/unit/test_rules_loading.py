@@ -597,7 +597,7 @@ def test_single_batches_of_seconds_are_evened_out_before_a_queue_is_deepened():
     heavy = loader(num_workers=2, prefetch_factor=2, batches=210, fetch=rows, source=ITEMS)
     found, _ = named(every(9, 700), loaders=(heavy,), workers=[0.5, 0.02], depths=[4] * 20)
     assert found.refined == "bursty-prefetch"
-    assert "Even out" in found.advice[0].text and "2.9 s" in found.advice[0].text
+    assert "Even out" in found.advice[0].text and "2.90 s" in found.advice[0].text
     assert all(a.setting is None for a in found.advice)
 
 
