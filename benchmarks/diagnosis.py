@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from diagnosis_bench import cases, judging, running, table
@@ -35,6 +36,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--pairs", type=int, default=2, help="plain pairs of script and twin")
     parser.add_argument("--jobs", type=int, default=1, help="cases at once; disturbs timings")
     parser.add_argument("--seconds", type=float, default=120.0, help="most for one run")
+    parser.add_argument("--steps", type=int, metavar="N", help="at most so many steps a run")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep a recording of each run")
     parser.add_argument("--rejudge", type=Path, metavar="DIR", help="judge kept recordings again")
     parser.add_argument("--out", type=Path, metavar="FILE.md", help="write the table here too")
@@ -53,7 +55,10 @@ class Sweep:
             # Recordings may come from another machine: whatever was kept is judged.
             kept = {path.name.split(".")[0] for path in args.rejudge.glob("*.zip")}
             args.only = sorted(kept)
-        self.cases = cases.load(args.directory, on_gpu=on_gpu, only=args.only)
+        self.cases = [
+            replace(case, steps=min(case.steps, args.steps or case.steps))
+            for case in cases.load(args.directory, on_gpu=on_gpu, only=args.only)
+        ]
         self.rows: list[judging.Judged] = []
         self.measured: dict[str, running.Measured] = {}
         self._how = "python benchmarks/diagnosis.py DIR"
@@ -139,6 +144,7 @@ class Sweep:
             row = judging.judge(case, found.report, found.current)
         else:
             row = judging.judge_twin(case, found.report, first.report if first else None)
+        row.wall_s = found.wall_s
         if found.ended:
             row.remarks.append(found.ended)
         if found.told and kind == "as is":

@@ -42,6 +42,7 @@ class Judged:
     lost: float | None = None
     gain: dict[str, Any] | None = None
     steps: int | None = None
+    wall_s: float | None = None
 
     @property
     def passed(self) -> bool:

@@ -99,13 +99,14 @@ def _confusion(rows: Sequence[Judged]) -> list[str]:
 
 def _answers(rows: Sequence[Judged]) -> list[str]:
     lines = [
-        "| case | run | expected | said | also | confidence | lost | where | steps | result |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| case | run | expected | said | also | confidence | lost | where | steps | took | result |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for r in sorted(rows, key=lambda row: (row.name, row.kind)):
         lost = "" if r.lost is None else f"{r.lost:.0%}"
         cells = [r.name, r.kind, r.expected if r.kind == "as is" else "no such warning", r.said]
         cells += [", ".join(r.also), r.confidence, lost, r.where, str(r.steps or "")]
+        cells.append("" if r.wall_s is None else f"{r.wall_s:.0f} s")
         lines.append(_line([*cells, "right" if r.passed else "WRONG"]))
     return lines
 
