@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from synthetic_windows import intervals_of, make_steps, probe, window
+from synthetic_windows import intervals_of, make_steps, probe, site, window
 
 from gputop_train.diagnose.evidence import totals_of
 from gputop_train.diagnose.rules import recompilation
@@ -66,6 +68,31 @@ def test_a_number_that_is_compiled_in_is_answered_with_a_tensor():
 
 def test_the_first_compilation_is_how_compiling_is():
     assert isinstance(recompilation.judge(settled(dynamo(0), compiled_ms=4000)), RuledOut)
+
+
+def compiled_at(places, state, **more):
+    steps = make_steps(200, USUAL, extra=lambda i: {"compile": 1300} if i in places else {})
+    return window(steps, intervals=tuple(intervals_of(steps, "compile")), probe=state, **more)
+
+
+def test_two_recompilations_of_a_last_short_batch_are_how_a_size_becomes_dynamic():
+    # A Sequential under torch.compile with a short batch now and then, as measured.
+    said = recompilation.judge(compiled_at({9, 10}, dynamo(2, failures=3)))
+    assert isinstance(said, RuledOut)
+
+
+def test_recompilations_that_have_ended_are_information():
+    assert recompilation.judge(compiled_at({9, 30, 50}, dynamo(4, failures=10))).severity == "info"
+    assert recompilation.judge(compiled_at({9, 90, 170}, dynamo(4, failures=10))).severity != "info"
+
+
+def test_a_frame_of_torchs_own_is_not_shown_as_the_persons_line():
+    rows = [["inner", "/usr/lib/site-packages/torch/_dynamo/external_utils.py", 67, GUARD, 36]]
+    call = site("sample", 45, label="forward", call="compiled(x)", count=50)
+    made = settled(dynamo(8, reasons=rows))
+    found = recompilation.judge(replace(made, sites=(call,)))
+    assert [(w.line, w.what) for w in found.where] == [(45, "compiled(x)")]
+    assert recompilation.judge(made).where == ()
 
 
 def test_one_recompilation_that_makes_a_size_dynamic_is_fine():

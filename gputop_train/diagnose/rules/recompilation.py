@@ -3,7 +3,8 @@
 Looks for: compilation after warm-up >= 2% of the window (catalogue 22, proposed); or a function
 that reached dynamo's limit of 8 recompilations, behind which it runs eagerly: its stalls end by
 themselves, often within what counts as warm-up, and so does its speed-up.
-Differential: the first compilation of each function; one recompilation that makes a size dynamic;
+Differential: the first compilation of each function; a recompilation or two in which dynamo makes a
+size dynamic by itself; compilations that have ended are information;
 many functions compiled once or twice each, which is no limit.
 Fix: buckets or padding; ``mark_dynamic``; ``dynamic=True``; ``drop_last``. Probe: one fixed shape.
 Gain: (nT + c) / (nT); what the lost speed-up was worth is not known.
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gputop_train.diagnose.accounting import account, shares
@@ -35,6 +36,8 @@ from gputop_train.diagnose.rules.base import (
     percent,
     severity,
     short_call,
+    top_sites,
+    where,
 )
 from gputop_train.diagnose.window import Window
 from gputop_train.model import Abstention, Advice, Evidence, Finding, Where
@@ -46,6 +49,8 @@ FLOOR = 0.02
 LIMIT = 8
 #: A run whose compile time is a smaller part of it is not worth a word about its warm-up.
 WHOLE = WARN
+#: So many recompilations are how dynamo makes a size dynamic by itself, and then they end.
+TO_DYNAMIC = 2
 #: Characters of a guard in a line of advice; the evidence has all of it.
 ROOM = 80
 
@@ -76,8 +81,10 @@ def judge(window: Window) -> Judgement:
             return Abstention(ID, "dynamo's counters")
         return RuledOut(ID, "torch.compile is not in use")
     found = _read(dynamo)
+    if not found.places and found.again:
+        found = replace(found, places=_called(window))
     whole = shares(window.whole).get("compile", 0.0)
-    if steady >= FLOOR and found.again != 0:
+    if steady >= FLOOR and found.again != 0 and (found.again or LIMIT) > TO_DYNAMIC:
         return _finding(window, found, steady, whole)
     if found.at_limit:
         return _finding(window, found, steady, whole)
@@ -89,7 +96,8 @@ def judge(window: Window) -> Judgement:
             "time",
         )
     if steady >= FLOOR:
-        return RuledOut(ID, "functions are compiled for the first time, none again")
+        again = f"{found.again} times again" if found.again else "for the first time"
+        return RuledOut(ID, f"functions are compiled {again}: that is how sizes become dynamic")
     return RuledOut(ID, f"compilation takes {percent(steady)} of the time after warm-up")
 
 
@@ -110,9 +118,25 @@ def _read(dynamo: Mapping[str, Any]) -> _Compiled:
         graphs=_count(dynamo.get("unique_graphs")),
         breaks=_count(dynamo.get("graph_breaks")),
         at_limit=again is not None and again >= LIMIT and (alone or most >= LIMIT or not rows),
-        places=tuple(Where(row[1], row[2], f"{row[0]}(...)") for row in rows[:2]),
+        places=tuple(
+            Where(row[1], row[2], f"{row[0]}(...)") for row in rows[:2] if not _library(row[1])
+        ),
         guard=rows[0][3] if rows else None,
     )
+
+
+def _library(file: str) -> bool:
+    return any(part in file for part in ("site-packages", "dist-packages", "/torch/", "<"))
+
+
+def _called(window: Window) -> tuple[Where, ...]:
+    """Where the person's code calls what is compiled, where dynamo names a frame of torch's."""
+    mine = [s for s in window.sites if s.kind == "sample" and s.rank == window.rank]
+    for label in ("compile", "forward"):
+        found = top_sites((s for s in mine if s.label == label), limit=1, by_count=True)
+        if found:
+            return tuple(where(s) for s in found)
+    return ()
 
 
 def _count(value: object) -> int | None:
@@ -163,6 +187,9 @@ def _finding(window: Window, found: _Compiled, steady: float, whole: float) -> F
 
 
 def _severity(window: Window, found: _Compiled, lost: float) -> Severity:
+    half = window.steps[len(window.steps) // 2 :]
+    if not found.at_limit and not any(s.labels.get("compile", 0) for s in half):
+        return "info"  # it has ended by itself
     by_cost = severity(lost, window.totals.steps, warn=INFO)
     return "warn" if found.at_limit and by_cost == "info" else by_cost
 
@@ -249,6 +276,7 @@ RULE = Rule(
         ),
         thresholds=(
             Threshold("compiling after warm-up", f">= {percent(FLOOR)} of wall", "proposed"),
+            Threshold("recompilations in all", f"> {TO_DYNAMIC}", "proposed: dynamic sizes"),
             Threshold("recompilations of one function", f">= {LIMIT}", "torch._dynamo's default"),
             Threshold(
                 "time lost, warn", f">= {percent(INFO)} of wall, or at the limit", "proposed"
@@ -257,7 +285,7 @@ RULE = Rule(
         ),
         mistaken_for=(
             "the first compilation of each function: warm-up",
-            "one recompilation in which dynamo makes a size dynamic by itself",
+            "one or two recompilations in which dynamo makes a size dynamic by itself",
             "many functions compiled once or twice each: the limit is by function",
         ),
         mend=(
