@@ -99,7 +99,8 @@ def _confusion(rows: Sequence[Judged]) -> list[str]:
 
 def _answers(rows: Sequence[Judged]) -> list[str]:
     lines = [
-        "| case | run | expected | said | also | confidence | lost | where | steps | took | result |",
+        "| case | run | expected | said | also | confidence | lost | where | steps | took "
+        "| result |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for r in sorted(rows, key=lambda row: (row.name, row.kind)):
