@@ -348,3 +348,12 @@ def test_the_reads_of_a_round_trip_are_not_claimed_by_the_rule_on_reads_again():
     found = diagnose(there)
     assert found.verdict.id == "device-roundtrip"
     assert not {"host-sync-stall", "pageable-h2d"} & {f.id for f in found.also}
+
+
+@pytest.mark.parametrize("dry", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("ms", [10.0, 12.0, 13.4])
+def test_a_queue_that_a_blocking_copy_left_empty_is_not_launch_bound(ms, dry):
+    usual = {"h2d": ms, "forward": 10 - ms / 2, "backward": 10 - ms / 2}
+    found = diagnose(made(usual, {"h2d": ms, "data_wait": 0}, (copying(ms=ms),), dry=dry))
+    assert found.verdict.id == "pageable-h2d"
+    assert not {"launch-bound", "small-batch", "input-bound"} & {f.id for f in found.also}

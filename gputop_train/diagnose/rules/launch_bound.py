@@ -122,6 +122,9 @@ def _refusal(window: Window) -> Abstention | RuledOut | None:
     data = acc.shares.get("data_wait", 0.0)
     if data >= WARN:
         return RuledOut(ID, f"the queue is empty because data is waited for ({percent(data)})")
+    copies = acc.shares.get("h2d", 0.0)
+    if copies >= WARN:
+        return RuledOut(ID, f"the queue is empty because of blocking copies ({percent(copies)})")
     cost = sync_cost(window)
     if (cost.lower or 0.0) >= INFO:
         return RuledOut(ID, "the queue is empty because of blocking reads")
