@@ -188,6 +188,22 @@ def dynamic(source: Source, line: int | None = None) -> Change:
     return call.line, [set_value(given, True)]
 
 
+def no_unused_parameters(source: Source) -> Change:
+    """``find_unused_parameters=False`` for the one DistributedDataParallel of a file.
+
+    Raises:
+        EditError: It is not built in this file, or says so by an expression.
+    """
+    names = ("DistributedDataParallel", "DDP")
+    calls = [c for c in source.calls if c.name in names and c.argument("find_unused_parameters")]
+    given = calls[0].argument("find_unused_parameters") if len(calls) == 1 else None
+    if given is None:
+        raise EditError("No single DistributedDataParallel of this file says it.")
+    if given.value != "True":
+        raise EditError(f"find_unused_parameters is `{given.value}` at line {calls[0].line}.")
+    return calls[0].line, [set_value(given, False)]
+
+
 def matmul_precision(source: Source) -> Change:
     """``torch.set_float32_matmul_precision("high")`` behind the imports.
 

@@ -45,8 +45,9 @@ def advice(text, **setting):
     return {"text": text, "setting": setting or None}
 
 
-def finding(*given, id="input-bound", refined=None, where=None):
-    return {"id": id, "refined": refined, "where": where, "advice": list(given)}
+def finding(*given, id="input-bound", refined=None, where=None, severity="warn"):
+    found = {"id": id, "refined": refined, "where": where, "severity": severity}
+    return found | {"advice": list(given)}
 
 
 def place(file, line, what):
@@ -117,9 +118,11 @@ def test_the_diffs_of_all_findings_make_one_patch(script):
         finding(advice("compile with dynamic=True"), id="recompilation"),
         finding(advice("remove detect_anomaly"), id="anomaly-mode"),
         finding(advice("remove empty_cache()"), id="empty-cache-in-loop", where=[cache]),
-        finding(advice("store loss.detach()"), id="memory-leak"),
+        finding(advice("store loss.item() or x.detach().cpu()"), id="memory-leak"),
     )
-    assert [p.why_not for p in found.proposals] == [None] * 7
+    precision, *others = (p.why_not for p in found.proposals)
+    assert precision == "It changes what is computed, not only how fast."
+    assert others == [None] * 6
     text = "".join(p.diff for p in found.proposals)
     done = subprocess.run(["git", "apply"], input=text.encode(), cwd=script.parent, check=False)
     assert done.returncode == 0
@@ -135,6 +138,51 @@ def test_the_diffs_of_all_findings_make_one_patch(script):
     ):
         assert f"\n{line}\n" in script.read_text()
     assert "empty_cache" not in script.read_text()
+
+
+def test_what_stands_in_for_other_advice_waits_until_it_is_chosen(script):
+    given = finding(
+        advice("num_workers 0 -> 4", num_workers=4),
+        advice("Or batch_size 64 -> 128", batch_size=128),
+        advice("If it cannot be split: num_workers 4 -> 1", num_workers=1),
+    )
+    found = made(script, given)
+    assert [bool(p.diff) for p in found.proposals] == [True, False, False]
+    assert "--only 2" in found.proposals[1].why_not
+    chosen = made(script, given, only=2)
+    assert added(chosen.proposals[0]) == ["batch_size=128,"]
+    assert "changes what is computed" in chosen.proposals[0].why_not
+
+
+def test_information_is_no_reason_to_change_code(script):
+    given = finding(
+        advice('torch.set_float32_matmul_precision("high")'), id="gpu-bound", severity="info"
+    )
+    assert made(script, given).edited == ()
+    assert made(script, given, only=1).edited
+
+
+def test_advice_in_words_that_name_a_flag_for_something_else_changes_nothing(script):
+    at = place(script, 12, 'x.to("cuda")')
+    words = advice("Leave the GPU work: read with non_blocking=True into pinned memory.")
+    assert made(script, finding(words, id="device-roundtrip", where=[at])).edited == ()
+    scattered = advice("store loss.item(), plain numbers. A kept .detach() scatters the heap.")
+    assert made(script, finding(scattered, id="memory-leak")).edited == ()
+
+
+def test_an_order_nobody_needs_is_given_up_where_torch_does_it_right(script):
+    given = finding(advice("in_order=False (train.py:7)"), refined="slow-worker")
+    assert added(made(script, given).proposals[0]) == ["in_order=False,"]
+
+
+def test_ddp_stops_looking_for_unused_parameters(script):
+    script.write_text(
+        "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+        "net = DDP(net, find_unused_parameters=True)\n"
+    )
+    given = finding(advice("find_unused_parameters=True -> False: none was found"), id="comm-bound")
+    found = made(script, given, loaders=())
+    assert added(found.proposals[0]) == ["net = DDP(net, find_unused_parameters=False)"]
 
 
 def test_a_read_in_every_step_is_no_local_change_and_says_why(script):
