@@ -1,7 +1,7 @@
 """Train a generative adversarial network: two models, two optimizers.
 
 What fools a tool: two optimizer calls and two backward passes an iteration. Counted as steps they
-alternate between fast and slow, and whatever the other network does in between looks like lost time.
+alternate between fast and slow, and what the other network does in between looks like lost time.
 
 What is right: healthy, with one step for each iteration.
 """
