@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gputop_train.diagnose.loading_model import (
     MAX_WORKERS,
     WORST_EFFICIENCY,
+    foreign_cores,
     rank_cores,
     role_cores,
     shorter_loader,
@@ -127,7 +128,8 @@ def more_workers(
     fetch_ms = pace.fetch_ms if pace.fetch_ms is not None else pace.step_ms * now
     needed = fetch_ms / max(pace.floor_ms, 0.02 * pace.step_ms)
     trainer = max(1.0, role_cores(window, "trainer") or 1.0)
-    spare = cores - now * each_cores - trainer
+    others = foreign_cores(window) or 0.0 if cores == window.cores else 0.0
+    spare = cores - now * each_cores - trainer - others
     room = now + int(spare / max(each_cores, 0.05)) if spare > 0 else now
     workers = min(room, MAX_WORKERS, math.ceil(needed))
     if workers <= now:

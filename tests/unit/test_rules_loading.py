@@ -172,6 +172,12 @@ def test_one_worker_that_makes_all_batches_is_named_by_its_count():
     assert found.gain.expected[1] <= 1 / 0.36 + 1e-9
 
 
+def test_idle_workers_are_named_even_where_all_of_them_would_be_too_few():
+    steps = make_steps(100, {"data_wait": 96, "forward": 4})
+    found, _ = named(steps, loaders=(lonely(workers=4),), workers=(0.1, 0, 0, 0), depths=EMPTY)
+    assert found.refined == "idle-workers"
+
+
 def test_epochs_of_fewer_batches_than_workers_are_told_so():
     few = lonely(makers=5, workers=16, iterable=False, length=5)
     found, _ = named(loaders=(few,), workers=[0.2] * 16, depths=EMPTY, cores=32)
@@ -563,6 +569,15 @@ def test_a_large_number_of_workers_alone_is_no_fault():
     many = loader(num_workers=16, fetch=fetches(*[150.0] * 16), source=ITEMS)
     found, _ = named(loaders=(many,), workers=crowded(16, 0.45, 0.01), depths=EMPTY, cores=8)
     assert found.refined != "cpu-oversubscription"
+
+
+def test_cores_that_other_programs_take_are_not_given_back_by_fewer_workers():
+    many = loader(num_workers=16, fetch=fetches(*[150.0] * 16), source=ITEMS)
+    found, said = named(
+        loaders=(many,), workers=crowded(16, 0.1, 0.8), trainer=0.1, depths=EMPTY, cores=8
+    )
+    assert found.refined != "cpu-oversubscription"
+    assert "others use the rest" in said["cpu-oversubscription"]
 
 
 def test_without_the_time_they_waited_for_a_core_it_abstains():

@@ -2,7 +2,8 @@
 
 Looks for: the workers of all ranks, or their threads where they use more than a core each, exceed
 the cores the run may use, *and* the kernel says that they fight for them: for >= 25% (proposed) of
-the time a worker was ready to run it had no core (schedstat). Configuration alone never fires
+the time a worker was ready to run it had no core (schedstat), while the run itself fills 70% of the
+cores: else other programs took them. Configuration alone never fires
 (PyTorch's and Lightning's warnings do; Lightning #15572, #18723).
 Differential: few cores allowed of many (``cpu-affinity``); one core a worker and cores left
 (``prep-stall``).
@@ -33,6 +34,8 @@ ID = "cpu-oversubscription"
 DENIED_PART = 0.25
 #: A worker that wants more than this runs threads of its own (proposed).
 MULTI_THREADED = 1.2
+#: Part of the cores that the run itself must fill; else other programs made the wait (proposed).
+OURS = 0.7
 
 
 def refine(window: Window, found: Finding) -> Refinement | Abstention | RuledOut:
@@ -55,6 +58,9 @@ def refine(window: Window, found: Finding) -> Refinement | Abstention | RuledOut
     denied = delay / (used + delay) if used + delay > 0 else 0.0
     if denied < DENIED_PART:
         return RuledOut(ID, f"the workers waited for a core {percent(denied)} of their time")
+    ours = used + (role_cores(window, "trainer") or 0.0)
+    if ours < OURS * cores:
+        return RuledOut(ID, f"this run uses {ours:.2g} of {cores:.3g} cores, others use the rest")
     if supply.waits.in_bursts or not supply.starved:
         return RuledOut(ID, "batches were ready, or the wait is in a few steps")
     return _named(window, found, supply, loader, cores, denied, max(workers, threads), each)
@@ -152,10 +158,12 @@ PAGE = Page(
         Threshold(
             "ready to run without a core", f">= {percent(DENIED_PART)} of the time", "proposed"
         ),
+        Threshold("cores the run itself fills", f">= {percent(OURS)} of those allowed", "proposed"),
     ),
     mistaken_for=(
         "a large num_workers alone: without waiting for cores it is no fault (Lightning #18723)",
         "cpu-affinity: the machine has the cores, the run may not use them",
+        "other programs: this run fills little of the cores it waits for",
         "prep-stall: every worker has its core",
     ),
     mend=(

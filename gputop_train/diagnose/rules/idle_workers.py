@@ -2,7 +2,8 @@
 
 Looks for: batches that each worker made (counted in it): workers with less than a tenth of the
 busiest one's. Named where the wait would be gone, for 80% of it, if all workers made batches as
-fast as those do: ``T x makers / workers``. Without counts, by CPU use, for an IterableDataset or a
+fast as those do (``T x makers / workers``), or where half of the workers or more make next to none.
+Without counts, by CPU use, for an IterableDataset or a
 loader with fewer batches than workers: busy workers (>= 85% of a core) beside idle ones (< 40%).
 Differential: a map-style dataset deals batches out in turn, so a worker that idles there waits for
 a slow one (``slow-worker``); workers that all sleep wait for storage.
@@ -38,6 +39,8 @@ from gputop_train.model import Abstention, Advice, Evidence, Finding, Loader
 ID = "idle-workers"
 #: A worker with less than this part of the busiest one's batches makes next to none (proposed).
 MAKES_NONE = 0.1
+#: From this part on idle workers are the first thing to mend, even where all would be too few.
+MOSTLY_IDLE = 0.5
 
 
 def refine(window: Window, found: Finding) -> Refinement | Abstention | RuledOut:
@@ -77,6 +80,9 @@ def _named(window: Window, found: Finding, supply: Supply, loader: Loader, idle:
     each = min(1.0, max(0.05, max(supply.workers_busy, default=1.0)))
     usable = min(float(workers), max(1.0, cores / each))
     slower = min(1.0, makers / (usable * WORST_EFFICIENCY))
+    covers = pace.covers(all_share)
+    if idle >= MOSTLY_IDLE * workers:
+        covers = max(covers, COVERAGE)
     counted = supply.fetch is not None
     few = loader.length is not None and loader.length < workers
     code = at(loader.source)
@@ -97,7 +103,7 @@ def _named(window: Window, found: Finding, supply: Supply, loader: Loader, idle:
         rows.append(number("of the batches, by the busiest", most / supply.fetch.batches, "of all"))
     return Refinement(
         ID,
-        supply.part * pace.covers(all_share),
+        supply.part * covers,
         f"{idle} of {workers} workers have nothing to do, {makers} {_make(makers)} all batches.",
         confidence="high" if counted else "medium",
         evidence=tuple(rows),
@@ -149,8 +155,8 @@ PAGE = Page(
         ),
         Threshold(
             "the wait that sharing would end",
-            f">= {percent(COVERAGE)} of it",
-            "TraceML, issue 238 (cause coverage)",
+            f">= {percent(COVERAGE)} of it, or >= {percent(MOSTLY_IDLE)} of the workers idle",
+            "TraceML, issue 238 (cause coverage); proposed",
         ),
     ),
     mistaken_for=(
