@@ -18,7 +18,8 @@ from gputop_train.model import Advice, Evidence, Finding
 
 #: The cause is over when this part of the steps ran without it (proposed here) ...
 OVER_PART = 0.5
-#: ... and a regime is without it when it lost less than this part of what the whole run did.
+#: ... and a regime is without it when its label takes less than the info band there, and less than
+#: this part of what it takes of the whole run.
 GONE = 0.25
 #: A cause began when its share is this much larger than before (proposed here).
 GREW = 1.5
@@ -72,6 +73,8 @@ def _lasts(finding: Finding) -> bool:
 def _over(window: Window, finding: Finding) -> Finding:
     """A warning no more, where most steps ran without it."""
     ended = _since_when(window, finding)
+    if ended is None:
+        return finding
     after = sum(r.steps for r in window.regimes if r.t0_ns >= ended.t0_ns)
     steps = max(1, sum(r.steps for r in window.regimes))
     row = Evidence("over since", _moment(window, ended))
@@ -98,14 +101,18 @@ def _first_sentence(text: str) -> str:
     return head + "." if dot else text
 
 
-def _since_when(window: Window, finding: Finding) -> Stretch:
-    """The earliest regime from which on the cause's label stayed low; else the newest."""
+def _since_when(window: Window, finding: Finding) -> Stretch | None:
+    """The earliest regime from which on the cause's label stayed low; ``None`` if it still costs.
+
+    A rule may be silent of a short regime for want of occurrences while its label goes on.
+    """
     label = label_of(finding)
-    ended = window.regimes[-1]
+    if label is None:
+        return window.regimes[-1]
+    share = window.totals.labels.get(label, 0) / max(1, window.totals.wall_ns)
+    ended = None
     for regime in reversed(window.regimes):
-        if label is None or regime.shares.get(label, 0.0) > max(
-            INFO, GONE * window.totals.labels.get(label, 0) / max(1, window.totals.wall_ns)
-        ):
+        if regime.shares.get(label, 0.0) > min(INFO, GONE * share):
             break
         ended = regime
     return ended

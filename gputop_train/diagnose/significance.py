@@ -47,6 +47,8 @@ PER_STEP = ("data_wait", "h2d", "sync", "comm")
 OWN_PART = 0.5
 #: A step waits when it does so for this part of the usual step (the warn band).
 WAITS = 0.10
+#: Where fewer steps than this part do without the wait, they are odd ones and no control.
+CONTROLS = 0.25
 _LOWER: dict[Confidence, Confidence] = {"high": "medium", "medium": "low", "low": "low"}
 
 
@@ -146,10 +148,10 @@ def tested(window: Window, finding: Finding) -> Finding | RuledOut | Abstention:
 
 
 def _contrasted(window: Window, label: str, finding: Finding) -> Finding:
-    """Steps that waited against steps that did not, where the run offers 20 of either."""
+    """Steps that waited against steps that did not, where the run offers enough of either."""
     wall = (window.median_ms or 0.0) * 1e6
     waited = [carries(step, label) >= WAITS * wall for step in window.steps]
-    if wall <= 0 or not any(waited) or all(waited):
+    if wall <= 0 or len(waited) - sum(waited) < CONTROLS * len(waited):
         return finding
     found = natural_experiment(window, waited)
     if found is None:

@@ -239,3 +239,20 @@ def test_an_epoch_of_a_second_in_a_short_run_is_a_regime_too(tmp_path):
     found = judged(recorded(tmp_path, switching(slow, 40, fast, 200)))
     assert found.status == "healthy"
     assert [(f.id, f.severity) for f in found.also] == [("input-bound", "info")]
+
+
+def test_a_cause_that_goes_on_is_not_over_because_a_short_regime_holds_one_occurrence(tmp_path):
+    # Each epoch of 100 steps begins with a long wait; the machine is slower for the last steps.
+    steps = make_steps(
+        960,
+        {},
+        extra=lambda i: {
+            "data_wait": 3000 if i % 100 == 0 else 1,
+            "forward": 60 if i < 860 else 120,
+        },
+    )
+    window = evidence.build(recorded(tmp_path, steps), final=True)
+    assert len(window.regimes) == 2
+    found = diagnose(window)
+    assert found.verdict is not None and found.verdict.id == "input-bound"
+    assert "over at" not in found.verdict.summary
