@@ -120,7 +120,7 @@ def _rows(told: Mapping[str, object]) -> list[Sequence[int]]:
 
 def _generations(told: Mapping[str, object]) -> tuple[Evidence, ...]:
     rows = [
-        number(f"pauses of generation {n} in the run, objects freed {row[2]:,}", row[0])
+        number(f"generation {n}, pauses in the run", row[0], f"({row[2]:,} objects freed)")
         for n, row in enumerate(_rows(told))
         if row[0]
     ]
@@ -168,6 +168,15 @@ def _advice(
         )
     threshold = told.get("threshold")
     now = f" (thresholds {tuple(threshold)} now)" if isinstance(threshold, list) else ""
+    if pauses and freed / pauses >= FREES:
+        first = threshold[0] if isinstance(threshold, list) and threshold else 700
+        steps.append(
+            Advice(
+                f"If the cycles stay, collect less often: gc.set_threshold({10 * first}){now}; one "
+                f"in ten of the pauses of {ms(each)} remains, memory between them grows."
+            )
+        )
+        return tuple(steps[:3])
     steps.append(
         Advice(
             f"gc.disable() before the loop and gc.collect(1) every {every:,} steps{now}: a planned "
