@@ -69,7 +69,7 @@ def pattern(window: Window, loader: Loader | None) -> Waits:
         return found
     if apart is not None and _epochs_apart(window, loader, apart):
         return replace(found, few=True, in_bursts=True, at_epoch_starts=True)
-    rounds = apart is not None and loader is not None and _same(apart, _round(window, loader))
+    rounds = apart is not None and loader is not None and _in_rounds(window, loader, apart)
     return replace(found, few=True, in_bursts=not rounds)
 
 
@@ -112,9 +112,11 @@ def _epochs_apart(window: Window, loader: Loader | None, apart: float) -> bool:
     return apart > 1 and (1 - SAME) * least <= apart <= (1 + SAME) * most
 
 
-def _round(window: Window, loader: Loader) -> float:
-    """Steps that one round of all workers feeds."""
-    return loader.num_workers * window.steps_seen / max(1, loader.batches)
+def _in_rounds(window: Window, loader: Loader, apart: float) -> bool:
+    """Whether bursts lie as many steps apart as one round of all workers feeds."""
+    batches = loader.batches / max(1, window.steps_seen)
+    # Fewer batches than steps: several steps a batch, or steps of which only the end was recorded.
+    return any(_same(apart, loader.num_workers / n) for n in {batches, max(1.0, batches)} if n > 0)
 
 
 def _same(distance: float, expected: float) -> bool:

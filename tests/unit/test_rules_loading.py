@@ -622,6 +622,13 @@ def test_a_mean_that_is_too_slow_is_not_bridged_by_a_deeper_queue():
     assert found.refined == "prep-stall"
 
 
+def test_rounds_are_known_where_only_every_second_step_was_recorded():
+    # 200 steps, 100 batches counted, four workers: a wait in every fourth step is their round.
+    slow = loader(num_workers=4, batches=100, fetch=fetches(*[76.0] * 4))
+    found, _ = named(every(4, 40), loaders=(slow,), workers=[0.97] * 4, depths=EMPTY, cores=16)
+    assert found.refined == "prep-stall"
+
+
 def test_waits_at_epoch_starts_are_not_bursts():
     kept = loader(
         num_workers=4, epochs=10, batches=200, persistent_workers=True, fetch=fetches(*[9.0] * 4)

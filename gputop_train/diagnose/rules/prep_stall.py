@@ -53,11 +53,11 @@ def refine(window: Window, found: Finding) -> Refinement | Abstention | RuledOut
         return Abstention(ID, "CPU use of the workers")
     if min(worker.wants for worker in supply.workers) < BUSY_WORKER:
         return RuledOut(ID, f"not every worker is at {percent(BUSY_WORKER)} of a core")
-    if supply.empty_share is None:
-        return Abstention(ID, "polls of the loader's queue")
     if not supply.starved:
         return RuledOut(ID, "batches were ready")
     pace = pace_of(window, found, supply)
+    if supply.empty_share is None and pace.supply_ms is None:
+        return Abstention(ID, "polls of the loader's queue, or batch times in the workers")
     if pace.supply_ms is not None and pace.supply_ms < SETS_THE_PACE * pace.step_ms:
         return RuledOut(ID, "the workers make batches faster than they are used")
     return _named(window, found, supply, loader, pace)
