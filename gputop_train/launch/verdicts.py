@@ -25,6 +25,8 @@ _PERIOD_NS = 2_000_000_000
 _LONGEST_NS = 15_000_000_000  # a verdict comes within max(15 s, 20 steps): design.md
 #: A diagnosis that took t of CPU is repeated after 250 t: at most 0.4% of a core.
 _REST = 250
+#: While steps are too few for one, the next look is no further off: it must come in time.
+_EARLY_NS = 4_000_000_000
 
 
 class Judge:
@@ -57,18 +59,20 @@ class Judge:
         from gputop_train.diagnose.standing import Standing
 
         all_rules()  # loading them is paid once, and must not put off the next judgement
-        began_ns = time.thread_time_ns()
+        began_ns, longest_ns = time.thread_time_ns(), _LONGEST_NS
         try:
             if self._reader is None:
                 self._reader = FollowingReader(self._store)
             if self._standing is None:
                 self._standing = Standing()
             found = engine.diagnose(evidence.build(self._reader, final=False))
+            if found.status == "too-early":
+                longest_ns = _EARLY_NS
             return self._standing.settle(found)
         finally:
             cost_ns = time.thread_time_ns() - began_ns
             rest_ns = stretch * max(_PERIOD_NS, _REST * cost_ns)
-            self._due_ns = now_ns + min(int(rest_ns), _LONGEST_NS)
+            self._due_ns = now_ns + min(int(rest_ns), longest_ns)
 
     def close(self) -> None:
         """Let go of the store."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from report_runs import Recorded, steps_of
 
 from gputop_train.diagnose import engine
+from gputop_train.launch import verdicts
 from gputop_train.launch.verdicts import Judge
 from gputop_train.model import Diagnosis, Finding
 
@@ -41,3 +44,17 @@ def test_a_judgement_that_is_not_due_changes_nothing(store, monkeypatch):
     assert judge.judge(MINUTE + 1) is None
     judge.close()
     assert len(calls) == 1
+
+
+def test_while_it_is_too_early_the_next_look_is_at_most_four_seconds_off(store, monkeypatch):
+    """However dear a look was: a verdict is due within 15 s of the first steps."""
+    clock = iter(range(0, 10**12, 10**9))  # each look takes a second of processor time
+    monkeypatch.setattr(verdicts.time, "thread_time_ns", lambda: next(clock))
+    monkeypatch.setattr(engine, "diagnose", lambda window: Diagnosis("too-early", None))
+    judge = Judge(store)
+    looks = [t for t in range(1, 40) if judge.judge(MINUTE + t * 10**9) is not None]
+    monkeypatch.setattr(engine, "diagnose", lambda window: verdict("a"))
+    later = [t for t in range(40, 100) if judge.judge(MINUTE + t * 10**9) is not None]
+    judge.close()
+    assert {b - a for a, b in pairwise(looks)} == {4}
+    assert {b - a for a, b in pairwise(later)} == {15}
