@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import fmean
 
@@ -11,7 +11,7 @@ from gputop_train.diagnose.accounting import account
 from gputop_train.diagnose.fetching import Fetching, fetching
 from gputop_train.diagnose.waits import Waits, pattern
 from gputop_train.diagnose.window import Window
-from gputop_train.model import Finding, Loader, ProcSample
+from gputop_train.model import Fetch, Finding, Loader, ProcSample
 
 QUEUE_EMPTY, MIN_POLLS = 0.5, 5
 #: With workers and batches ready at this part of the polls, the wait is not for supply: next()
@@ -68,6 +68,7 @@ class Supply:
         part: Its part (0..1) of the wait of all of them.
         empty_share: Polls that found no batch ready; ``None`` with too few polls.
         batches_per_step: Of this loader.
+        built: Times a loader was constructed at its line; together they count as one.
     """
 
     loader: Loader | None
@@ -77,6 +78,7 @@ class Supply:
     part: float = 1.0
     fetch: Fetching | None = None
     batches_per_step: float = 1.0
+    built: int = 1
 
     @property
     def workers_busy(self) -> tuple[float, ...]:
@@ -92,33 +94,89 @@ class Supply:
 @lru_cache(maxsize=8)
 def supply_of(window: Window) -> Supply:
     """What is known about the supply of this window."""
-    feeding = window.feeding_loaders
-    loader = feeding[0] if feeding else None
-    if loader is None:
+    groups = _groups(window)
+    if not groups:
         return Supply(None, None, (), pattern(window, None))
-    polls = [d.ready for d in window.depths if d.loader_id == loader.id]
+    group = groups[0]
+    loader = _together(group)
+    ids = {ld.id for ld in group}
+    polls = [d.ready for d in window.depths if d.loader_id in ids]
     empty = sum(1 for r in polls if r == 0) / len(polls) if len(polls) >= MIN_POLLS else None
-    wait = sum(ld.wait_ns for ld in feeding)
+    wait = sum(ld.wait_ns for ld in window.feeding_loaders)
     return Supply(
         loader,
         empty,
-        _workers(window, loader),
+        _workers(window, group),
         pattern(window, loader),
         part=loader.wait_ns / wait if wait else 1.0,
         fetch=fetching(loader),
         # Below one: steps of which the probe recorded the end alone, or several steps a batch.
         batches_per_step=max(1.0, loader.batches / max(1, window.steps_seen)),
+        built=len(group),
     )
 
 
-def _workers(window: Window, loader: Loader) -> tuple[WorkerUse, ...]:
-    """This loader's workers; those of an evaluation's loader idle by design."""
+def feeding(window: Window) -> tuple[Loader, ...]:
+    """Loaders that feed training, the one waited for longest first; one for each line of code."""
+    return tuple(_together(group) for group in _groups(window))
+
+
+def _groups(window: Window) -> list[list[Loader]]:
+    """A loader that is constructed anew in each epoch is many rows of one line."""
+    lines: dict[tuple[str, int], list[Loader]] = {}
+    for ld in sorted(window.feeding_loaders, key=lambda ld: ld.id):
+        lines.setdefault((ld.file, ld.line), []).append(ld)
+    return sorted(lines.values(), key=lambda rows: (-sum(ld.wait_ns for ld in rows), rows[0].id))
+
+
+def _together(group: list[Loader]) -> Loader:
+    if len(group) == 1:
+        return group[0]
+    return replace(
+        group[-1],
+        worker_pids=tuple(pid for ld in group for pid in ld.worker_pids),
+        batches=sum(ld.batches for ld in group),
+        wait_ns=sum(ld.wait_ns for ld in group),
+        epochs=sum(max(1, ld.epochs) for ld in group),
+        starts=sum(ld.starts for ld in group),
+        start_ns=sum(ld.start_ns for ld in group),
+        first_waits=sum(ld.first_waits for ld in group),
+        first_wait_ns=sum(ld.first_wait_ns for ld in group),
+        fetch=_sum_of(row for ld in group for row in ld.fetch),
+    )
+
+
+def _sum_of(rows: Iterable[Fetch]) -> tuple[Fetch, ...]:
+    sums: dict[int, Fetch] = {}
+    for row in rows:
+        have = sums.get(row.worker, Fetch(row.worker, starts=0))
+        sums[row.worker] = Fetch(
+            row.worker,
+            row.pid,
+            have.batches + row.batches,
+            have.fetch_ns + row.fetch_ns,
+            have.collate_ns + row.collate_ns,
+            max(have.longest_ns, row.longest_ns),
+            have.items + row.items,
+            have.starts + row.starts,
+        )
+    return tuple(sums[worker] for worker in sorted(sums))
+
+
+def _workers(window: Window, group: list[Loader]) -> tuple[WorkerUse, ...]:
+    """A loader's workers; those of an evaluation's loader idle by design."""
     rows: dict[int, list[ProcSample]] = {}
     for p in window.procs:
         if p.role == "worker" and p.cpu is not None:
             rows.setdefault(p.pid, []).append(p)
-    mine = set(loader.worker_pids)
-    others = {pid for ld in window.loaders if ld is not loader for pid in ld.worker_pids}
+    ids = {ld.id for ld in group}
+    mine = {pid for ld in group for pid in ld.worker_pids}
+    others = {
+        pid
+        for ld in window.loaders
+        if ld.rank != window.rank or ld.id not in ids
+        for pid in ld.worker_pids
+    }
     kept = [pid for pid in sorted(rows) if pid not in others - mine and len(rows[pid]) >= 2]
     if mine & set(kept):
         kept = [pid for pid in kept if pid in mine]

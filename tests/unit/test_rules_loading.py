@@ -140,6 +140,29 @@ def test_a_usual_batch_at_each_start_is_not_a_start_even_where_only_starts_wait(
     assert all("num_workers" not in (a.setting or {}) for a in found.advice)
 
 
+def test_a_loader_constructed_anew_for_each_epoch_is_told_to_be_kept():
+    rows = tuple(
+        respawning(
+            id=1 + k,
+            epochs=1,
+            starts=1,
+            first_waits=1,
+            first_wait_ns=400 * MS,
+            start_ns=30 * MS,
+            wait_ns=420 * MS,
+            batches=20,
+            persistent_workers=True,
+            fetch=fetches(*[6.0] * 8, batches=3, longest=8.0),
+        )
+        for k in range(10)
+    )
+    found, _ = named(every(20, 400), loaders=rows, workers=[0.6] * 8, cores=16)
+    assert found.refined == "worker-respawn"
+    assert "built 10 times" in found.advice[0].text
+    assert found.advice[0].setting is None  # keeping the workers of each does nothing
+    assert [w.line for w in found.where] == [41, 12]
+
+
 @pytest.mark.parametrize("changes", [{"persistent_workers": True}, {"num_workers": 0, "fetch": ()}])
 def test_kept_workers_and_none_are_not_started_anew(changes):
     found, _ = named(every(20, 400), loaders=(respawning(**changes),))

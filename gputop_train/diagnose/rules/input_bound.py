@@ -41,6 +41,7 @@ from gputop_train.diagnose.supply import (
     MOSTLY_READY,
     QUEUE_EMPTY,
     Supply,
+    feeding,
     mean,
     ready,
     supply_of,
@@ -157,9 +158,10 @@ def _places(window: Window, supply: Supply) -> tuple[tuple[Where, ...], str | No
         found = loading_places(window, supply)
         missing = "no DataLoader fed this loop and the sampler named no function"
         return found, None if found else missing
-    wait = sum(ld.wait_ns for ld in window.feeding_loaders)
+    loaders = feeding(window)
+    wait = sum(ld.wait_ns for ld in loaders)
     chosen, covered = [], 0
-    for ld in window.feeding_loaders[:3]:
+    for ld in loaders[:3]:
         chosen.append(loader_line(ld))
         covered += ld.wait_ns
         if covered >= COVERAGE * wait:

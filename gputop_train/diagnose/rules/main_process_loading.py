@@ -33,7 +33,7 @@ from gputop_train.diagnose.rules.base import (
     percent,
     span,
 )
-from gputop_train.diagnose.supply import Supply, supply_of
+from gputop_train.diagnose.supply import Supply, feeding, supply_of
 from gputop_train.diagnose.window import Window
 from gputop_train.model import Abstention, Advice, Evidence, Finding, Gain, Loader, Where
 
@@ -43,7 +43,7 @@ ID = "main-process-loading"
 def refine(window: Window, found: Finding) -> Refinement | Abstention | RuledOut:
     """Whether the training process loads for itself."""
     supply = supply_of(window)
-    loaders = window.feeding_loaders
+    loaders = feeding(window)
     if supply.loader is None:
         return RuledOut(ID, "no DataLoader feeds this loop: there are no workers to set")
     alone = [ld for ld in loaders if ld.num_workers == 0]

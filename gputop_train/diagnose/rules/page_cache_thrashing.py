@@ -106,8 +106,8 @@ def _bytes_by_epoch(window: Window, epochs: int, rates: list[tuple[int, float]])
     wall = window.t1_ns - window.t0_ns
     steps = max(1, window.steps_seen)
     inside = epochs * window.totals.steps / steps
-    loader = window.feeding_loaders[0]
-    if loader.length and loader.batches:
+    loader = supply_of(window).loader
+    if loader is not None and loader.length and loader.batches:
         inside = loader.batches / loader.length * window.totals.steps / steps
     whole = int(inside + 1e-9)
     if whole < 2 or wall <= 0:

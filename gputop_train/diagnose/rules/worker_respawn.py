@@ -7,7 +7,8 @@ counters: the few steps that hold the wait lie an epoch apart. The 3% of an epoc
 is met wherever ``input-bound`` speaks, from 5%.
 Differential: kept workers or none (what begins an epoch is slow itself); batches that are slow all
 along; a save or an evaluation at the epoch's end, which has a label of its own.
-Fix: ``persistent_workers=True``; never more workers, which make each start longer.
+A DataLoader constructed anew for each epoch starts its workers anew as well, kept or not.
+Fix: ``persistent_workers=True``, constructed once; never more workers: each start gets longer.
 Gain: epoch / (epoch - pause), the pause measured.
 """
 
@@ -32,6 +33,7 @@ from gputop_train.model import Abstention, Advice, Finding, Loader
 
 ID = "worker-respawn"
 MIN_STARTS = 2
+KEEP = {"persistent_workers": True}
 #: Of a pause, what may stay with kept workers: they refill an empty queue (proposed).
 STAYS = 0.2
 
@@ -42,7 +44,7 @@ def refine(window: Window, found: Finding) -> Refinement | Abstention | RuledOut
     loader = supply.loader
     if loader is None or loader.num_workers == 0:
         return RuledOut(ID, "no worker processes are started")
-    if loader.persistent_workers:
+    if loader.persistent_workers and supply.built == 1:
         return RuledOut(ID, "the workers are kept between epochs")
     if max(loader.epochs, loader.starts) < MIN_STARTS:
         return RuledOut(ID, "the workers were started once")
@@ -90,11 +92,16 @@ def _named(
     most = found.lost_share * max(covers, supply.waits.held if supply.waits.at_epoch_starts else 0)
     best, least = pace.step_ms * (1 - most), pace.step_ms * (1 - cost * (1 - STAYS))
     line = loader_at(loader)
-    first = (
-        f"persistent_workers=True{line}: {loader.num_workers} workers were started {starts} times, "
-        f"each time for {ms(pause_ms)}; keep them. num_workers stays {loader.num_workers}: more "
-        "would make each start longer."
+    times = (
+        f"{loader.num_workers} workers were started {starts} times, each time for {ms(pause_ms)}"
     )
+    stays = f"num_workers stays {loader.num_workers}: more would make each start longer."
+    keep = Advice(f"persistent_workers=True{line}: {times}; keep them. {stays}", KEEP)
+    if supply.built > 1:
+        keep = Advice(
+            f"Construct the DataLoader once, before the loop over epochs{line}, with "
+            f"persistent_workers=True: it was built {supply.built} times, and {times}. {stays}"
+        )
     code = at(loader.source)
     return Refinement(
         ID,
@@ -108,7 +115,7 @@ def _named(
         ),
         where=places(window, supply),
         advice=(
-            Advice(first, {"persistent_workers": True}),
+            keep,
             Advice(
                 f"If the first batch stays slow: move what a worker does on its first item{code} "
                 f"into the dataset's __init__, which runs once before {loader.num_workers} workers "
@@ -154,6 +161,7 @@ PAGE = Page(
     ),
     mend=(
         "persistent_workers=True",
+        "the DataLoader constructed once, before the loop over epochs",
         "what each worker loads when it starts: once, before the fork",
         "longer epochs",
     ),
