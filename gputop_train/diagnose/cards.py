@@ -8,6 +8,7 @@ from functools import lru_cache
 from itertools import pairwise
 
 from gputop_train.diagnose.accounting import account
+from gputop_train.diagnose.told import part, whole
 from gputop_train.diagnose.window import Window
 from gputop_train.model import GpuSample
 
@@ -50,7 +51,7 @@ def span_s(samples: Iterable[GpuSample]) -> float:
 
 def capability(window: Window) -> tuple[int, int] | None:
     """Compute capability of the card; where only GPM answers, what that takes at least."""
-    told = (window.probe.get("cuda") or {}).get("capability")
+    told = part(window.probe, "cuda").get("capability")
     if isinstance(told, (list, tuple)) and len(told) == 2 and all(isinstance(n, int) for n in told):
         return int(told[0]), int(told[1])
     return GPM_FROM if window.gpm else None
@@ -59,7 +60,7 @@ def capability(window: Window) -> tuple[int, int] | None:
 def limit_bytes(window: Window) -> float | None:
     """Memory of the card."""
     totals = [g.memory_total for g in window.gpu if g.memory_total]
-    total = totals[-1] if totals else (window.probe.get("cuda") or {}).get("total")
+    total = totals[-1] if totals else whole(window.probe.get("cuda"), "total")
     return float(total) if total else None
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from gputop_train.diagnose.cards import limit_bytes, mean
+from gputop_train.diagnose.told import part
 from gputop_train.diagnose.window import Window
 from gputop_train.model import MemorySample
 
@@ -57,10 +60,10 @@ def _rise(samples: list[MemorySample], name: str) -> int | None:
     return known[-1] - known[0] if len(known) >= 2 else None
 
 
-def ended_by_oom(window: Window) -> dict[str, object] | None:
+def ended_by_oom(window: Window) -> Mapping[str, Any] | None:
     """The picture of the out-of-memory error that ended the run, if one did."""
-    told = window.probe.get("oom")
-    if not isinstance(told, dict) or not told.get("count") or told.get("steps_after"):
+    told = part(window.probe, "oom")
+    if not told.get("count") or told.get("steps_after"):
         return None
     failed = window.exit_code is not None and window.exit_code != 0
     return told if window.final and failed and not window.cut_short else None

@@ -10,6 +10,7 @@ from synthetic_windows import MS, gpm, loader, make_steps, probe, readings, site
 from gputop_train.diagnose.engine import diagnose
 from gputop_train.diagnose.rules import (
     device_roundtrip,
+    gpu_bound,
     pageable_h2d,
     pcie_bandwidth_bound,
     pcie_link_degraded,
@@ -357,3 +358,9 @@ def test_a_queue_that_a_blocking_copy_left_empty_is_not_launch_bound(ms, dry):
     found = diagnose(made(usual, {"h2d": ms, "data_wait": 0}, (copying(ms=ms),), dry=dry))
     assert found.verdict.id == "pageable-h2d"
     assert not {"launch-bound", "small-batch", "input-bound"} & {f.id for f in found.also}
+
+
+def test_a_gpu_that_waits_for_asynchronous_copies_is_not_the_limit():
+    usual = {"h2d": 0.1, "gpu_wait": 13, "forward": 3, "backward": 3.9}
+    steps = make_steps(STEPS, usual, exposed={"h2d": 4, "sync": 0, "data_wait": 0}, dry=0.0)
+    assert isinstance(gpu_bound.judge(window(steps, on_gpu=True, util=88)), RuledOut)

@@ -69,7 +69,8 @@ def judge(window: Window) -> Judgement:
 def _finding(window: Window, shares: dict[int, float], lost: float, world: int) -> Finding:
     acc = account(window)
     told = modules(window.probe)
-    sizes = [sum(b for b in m.get("bucket_bytes") or () if isinstance(b, int)) for m in told]
+    buckets = [m.get("bucket_bytes") for m in told]
+    sizes = [sum(b for b in row if isinstance(b, int)) for row in buckets if isinstance(row, list)]
     places = tuple(
         where(s)
         for s in top_sites(

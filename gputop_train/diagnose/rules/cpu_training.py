@@ -23,6 +23,7 @@ from gputop_train.diagnose.rules.base import (
     top_sites,
     where,
 )
+from gputop_train.diagnose.told import part
 from gputop_train.diagnose.window import Window
 from gputop_train.model import Abstention, Advice, Finding, Where
 
@@ -39,7 +40,7 @@ def judge(window: Window) -> Judgement:
     device = window.probe.get("param_device")
     if not isinstance(device, str):
         return Abstention(ID, "the device of the parameters")
-    cuda = window.probe.get("cuda") or {}
+    cuda = part(window.probe, "cuda")
     built = cuda.get("built")
     if built is False:
         return RuledOut(ID, "this torch was built without CUDA")

@@ -18,6 +18,7 @@ from gputop_train.diagnose.rules.base import (
     Threshold,
     number,
 )
+from gputop_train.diagnose.told import part
 from gputop_train.diagnose.window import Window
 from gputop_train.model import Abstention, Advice, Finding, Gain
 
@@ -28,7 +29,7 @@ def judge(window: Window) -> Judgement:
     """Judge one window."""
     if not window.on_gpu:
         return RuledOut(ID, "this run computes on the CPU")
-    used = (window.probe.get("flags") or {}).get("data_parallel")
+    used = part(window.probe, "flags").get("data_parallel")
     if used is None:
         return Abstention(ID, "whether nn.DataParallel is used")
     if not used:

@@ -35,6 +35,7 @@ from gputop_train.diagnose.rules.base import (
     short_call,
     where,
 )
+from gputop_train.diagnose.told import rows
 from gputop_train.diagnose.window import Window
 from gputop_train.model import Abstention, Advice, Finding, Site
 
@@ -137,7 +138,7 @@ def judge(window: Window) -> Judgement:
     missing = hook_missing(window, "sync", "h2d")
     if missing:
         return Abstention(ID, missing)
-    optimizers = [str(o.get("cls")) for o in window.probe.get("optimizers") or ()]
+    optimizers = [str(o.get("cls")) for o in rows(window.probe, "optimizers")]
     kept = [c for c in optimizers if any(part in c for part in OFFLOADING)]
     if kept:
         return RuledOut(ID, f"{kept[0]} keeps its state on the host on purpose")

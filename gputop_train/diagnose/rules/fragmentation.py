@@ -50,9 +50,10 @@ def judge(window: Window) -> Judgement:
     if not failed and reserved <= RESERVED:
         return RuledOut(ID, "the allocator's cache is large, and nothing failed for it: healthy")
     pieces, whole = amount("", found.split * found.reserved), amount("", found.reserved)
+    told = window.probe.get("shapes")
     shapes = [
         row
-        for row in window.probe.get("shapes") or ()
+        for row in (told if isinstance(told, list) else [])
         if isinstance(row, (list, tuple)) and len(row) == 3 and isinstance(row[1], int)
     ]
     kinds = max((row[1] for row in shapes), default=None)

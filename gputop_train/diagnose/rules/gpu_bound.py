@@ -12,8 +12,6 @@ is not measured: none forecast.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from gputop_train.diagnose.accounting import INTERRUPTIONS, account, lost_share
 from gputop_train.diagnose.rules.base import (
     INFO,
@@ -25,6 +23,7 @@ from gputop_train.diagnose.rules.base import (
     number,
     percent,
 )
+from gputop_train.diagnose.told import autocast, part
 from gputop_train.diagnose.window import Window
 from gputop_train.model import Abstention, Advice, Finding
 
@@ -79,19 +78,15 @@ def judge(window: Window) -> Judgement:
 
 def _advice(window: Window) -> tuple[Advice, ...]:
     """What is left to shorten, less what this run already does."""
-    flags = window.probe.get("flags")
-    flags = flags if isinstance(flags, Mapping) else {}
-    amp = window.probe.get("amp")
-    blocks = amp.get("autocast") or () if isinstance(amp, Mapping) else ()
-    autocast = any(isinstance(b, Mapping) and b.get("enabled") and b.get("blocks") for b in blocks)
-    frames = (window.probe.get("dynamo") or {}).get("unique_graphs")
+    lower = bool(autocast(window))
+    frames = part(window.probe, "dynamo").get("unique_graphs")
     steps: list[str] = []
-    if flags.get("tf32") is False and not autocast:
+    if part(window.probe, "flags").get("tf32") is False and not lower:
         steps.append(
             "TF32 is off now and autocast not used: "
             'torch.set_float32_matmul_precision("high"), then bf16 autocast.'
         )
-    elif not autocast:
+    elif not lower:
         steps.append("autocast is not used now: bf16 around forward and loss halves what is moved.")
     if not frames:
         steps.append(

@@ -33,6 +33,7 @@ from gputop_train.diagnose.rules.base import (
     severity,
 )
 from gputop_train.diagnose.stats import Contrast, contrast
+from gputop_train.diagnose.told import part
 from gputop_train.diagnose.window import Window
 from gputop_train.model import Abstention, Advice, Evidence, Finding, Gain, GpuSample
 
@@ -206,7 +207,7 @@ def _lost(window: Window, beside: Contrast | None) -> float:
 
 
 def _advice(window: Window) -> tuple[Advice, ...]:
-    device = (window.probe.get("cuda") or {}).get("device")
+    device = part(window.probe, "cuda").get("device")
     here = f"cuda:{device}" if device is not None else "this card"
     return (
         Advice(

@@ -19,6 +19,7 @@ from gputop_train.diagnose.rules.base import (
     Threshold,
     number,
 )
+from gputop_train.diagnose.told import part, whole
 from gputop_train.diagnose.window import Window
 from gputop_train.model import Abstention, Advice, Evidence, Finding, Gain
 
@@ -37,8 +38,7 @@ def judge(window: Window) -> Judgement:
         return Abstention(ID, "use of other cards: only that of each rank's own device is watched")
     taken = {_bare(u) for u in map(_uuid, window.probe_states.values()) if u}
     ranks = len(window.probe_states)
-    world = window.probe.get("world_size")
-    if len(taken) < ranks or (isinstance(world, int) and world > ranks):
+    if len(taken) < ranks or (whole(window.probe, "world_size") or 0) > ranks:
         return Abstention(ID, "the device of every rank")
     free = [
         g
@@ -85,8 +85,7 @@ def judge(window: Window) -> Judgement:
 
 
 def _uuid(state: object) -> str | None:
-    cuda = state.get("cuda") if isinstance(state, dict) else None
-    uuid = cuda.get("uuid") if isinstance(cuda, dict) else None
+    uuid = part(state, "cuda").get("uuid")
     return uuid if isinstance(uuid, str) else None
 
 

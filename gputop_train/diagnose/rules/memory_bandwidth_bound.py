@@ -19,6 +19,7 @@ from gputop_train.diagnose.rules.base import (
     Threshold,
     number,
 )
+from gputop_train.diagnose.told import rows
 from gputop_train.diagnose.window import Window
 from gputop_train.model import Abstention, Advice, Finding, Gain
 
@@ -40,8 +41,7 @@ def refine(window: Window, parent: Finding) -> Refinement | Abstention | RuledOu
     by_sm = dram >= DRAM_SOME and sm is not None and sm < SM_LOW
     if not (by_tensor or by_sm):
         return RuledOut(ID, f"its memory is active {dram:.0f}% of the time")
-    optimizers = window.probe.get("optimizers") or ()
-    unfused = [o for o in optimizers if isinstance(o, dict) and o.get("fused") is False]
+    unfused = [o for o in rows(window.probe, "optimizers") if o.get("fused") is False]
     which = f"{unfused[0].get('cls', 'the optimizer')}(fused=False -> True)" if unfused else ""
     return Refinement(
         ID,

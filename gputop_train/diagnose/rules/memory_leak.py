@@ -33,6 +33,7 @@ from gputop_train.diagnose.rules.base import (
     severity,
 )
 from gputop_train.diagnose.stats import mann_kendall, theil_sen
+from gputop_train.diagnose.told import rows, whole
 from gputop_train.diagnose.window import Window
 from gputop_train.model import Abstention, Advice, Evidence, Finding, MemorySample, Where
 
@@ -167,8 +168,7 @@ def _capacity(window: Window) -> float | None:
     """Bytes there are: of the device, or of the machine within the cgroup's limit."""
     if window.memory[-1].basis == "cuda-allocator":
         totals = [g.memory_total for g in window.gpu if g.memory_total]
-        cuda = window.probe.get("cuda") or {}
-        total = totals[-1] if totals else cuda.get("total")
+        total = totals[-1] if totals else whole(window.probe.get("cuda"), "total")
         return float(total) if total else None
     for sample in reversed(window.host):
         limits = [v for v in (sample.mem_limit, sample.mem_total) if v]
@@ -228,13 +228,11 @@ def _no_line(on_gpu: bool) -> str:
 
 def _allocating(window: Window) -> tuple[Where, ...]:
     """Lines that hold most, from the allocation history an out-of-memory error was read with."""
-    told = window.probe.get("oom")
-    lines = told.get("lines") if isinstance(told, dict) else None
-    rows = [r for r in lines or () if isinstance(r, dict) and isinstance(r.get("line"), int)]
-    rows.sort(key=lambda r: -(r["bytes"] if isinstance(r.get("bytes"), int) else 0))
+    lines = [r for r in rows(window.probe.get("oom"), "lines") if whole(r, "line") is not None]
+    lines.sort(key=lambda r: -(whole(r, "bytes") or 0))
     return tuple(
-        Where(str(r.get("file")), r["line"], f"{_size(float(r.get('bytes') or 0))} allocated here")
-        for r in rows[:3]
+        Where(str(r.get("file")), r["line"], f"{_size(whole(r, 'bytes') or 0)} allocated here")
+        for r in lines[:3]
     )
 
 

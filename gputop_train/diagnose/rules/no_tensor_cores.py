@@ -13,8 +13,6 @@ Gain: 1 / (1 - m + m / r) with the share m of matrix products, which nothing her
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from gputop_train.diagnose.accounting import account
 from gputop_train.diagnose.cards import TF32_FROM, capability, mean, waits
 from gputop_train.diagnose.rules.base import (
@@ -28,6 +26,7 @@ from gputop_train.diagnose.rules.base import (
     percent,
 )
 from gputop_train.diagnose.rules.gpu_bound import MAX_DRY
+from gputop_train.diagnose.told import autocast, part, rows
 from gputop_train.diagnose.window import Window
 from gputop_train.model import Abstention, Advice, Evidence, Finding, Gain
 
@@ -58,11 +57,9 @@ def _precision(window: Window) -> Abstention | RuledOut | None:
     able = capability(window)
     if able is not None and able < TF32_FROM:
         return RuledOut(ID, f"a card of capability {able[0]}.{able[1]} has no TF32")
-    flags, optimizers = window.probe.get("flags"), window.probe.get("optimizers")
-    tf32 = flags.get("tf32") if isinstance(flags, Mapping) else None
-    dtypes = {
-        str(d) for o in optimizers or () if isinstance(o, Mapping) for d in (o.get("dtypes") or ())
-    }
+    tf32 = part(window.probe, "flags").get("tf32")
+    told = [row.get("dtypes") for row in rows(window.probe, "optimizers")]
+    dtypes = {str(d) for names in told if isinstance(names, list) for d in names}
     if not isinstance(tf32, bool) or not dtypes:
         return Abstention(ID, "the precision of the parameters and of matrix products")
     if able is None:
@@ -71,13 +68,10 @@ def _precision(window: Window) -> Abstention | RuledOut | None:
         return RuledOut(ID, "TF32 is on for matrix products")
     if dtypes != {"float32"}:
         return RuledOut(ID, f"the parameters are {', '.join(sorted(dtypes))}")
-    amp = window.probe.get("amp")
-    if not isinstance(amp, Mapping):
+    types = autocast(window)
+    if types is None:
         return Abstention(ID, "whether autocast is used")
-    for block in amp.get("autocast") or ():
-        if isinstance(block, Mapping) and block.get("enabled") and block.get("blocks"):
-            return RuledOut(ID, f"autocast runs in {block.get('dtype')}")
-    return None
+    return RuledOut(ID, f"autocast runs in {types[0]}") if types else None
 
 
 def _load(window: Window) -> Abstention | RuledOut | None:
@@ -97,7 +91,7 @@ def _load(window: Window) -> Abstention | RuledOut | None:
 
 def _finding(window: Window, active: float | None) -> Finding:
     acc = account(window)
-    conv = (window.probe.get("flags") or {}).get("cudnn_tf32")
+    conv = part(window.probe, "flags").get("cudnn_tf32")
     sure = active is not None or conv is False
     measured = f", active {active:.1f}% of the time" if active is not None else ""
     return Finding(

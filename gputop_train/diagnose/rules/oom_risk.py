@@ -11,6 +11,7 @@ longest input. Gain: none in time.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from gputop_train.diagnose.pool import Pool, ended_by_oom, pool
@@ -26,6 +27,7 @@ from gputop_train.diagnose.rules.base import (
     percent,
     plain,
 )
+from gputop_train.diagnose.told import part, whole
 from gputop_train.diagnose.window import Window
 from gputop_train.model import Abstention, Advice, Finding, Where
 
@@ -55,7 +57,7 @@ def judge(window: Window) -> Judgement:
     return _finding(window, found, None)
 
 
-def _finding(window: Window, found: Pool, picture: dict[str, Any] | None) -> Finding:
+def _finding(window: Window, found: Pool, picture: Mapping[str, Any] | None) -> Finding:
     reserved, allocated = found.reserved / found.limit, found.allocated / found.limit
     died = picture is not None
     place = _place(picture)
@@ -89,23 +91,22 @@ def _finding(window: Window, found: Pool, picture: dict[str, Any] | None) -> Fin
     )
 
 
-def _asked(picture: dict[str, Any] | None) -> Any:
+def _asked(picture: Mapping[str, Any] | None) -> Any:
     asked = picture.get("requested") if picture else None
     return amount("asked for at the end", float(asked)) if isinstance(asked, int) else None
 
 
-def _place(picture: dict[str, Any] | None) -> Where | None:
+def _place(picture: Mapping[str, Any] | None) -> Where | None:
     stack = picture.get("stack") if picture else None
     top = stack[0] if isinstance(stack, list) and stack and isinstance(stack[0], dict) else None
-    if top is None or not isinstance(top.get("line"), int):
+    if top is None or whole(top, "line") is None:
         return None
     return Where(str(top.get("file")), top["line"], str(top.get("call") or top.get("func") or ""))
 
 
 def _advice(window: Window, found: Pool) -> tuple[Advice, ...]:
-    held = window.probe.get("held")
-    held = held if isinstance(held, dict) else {}
-    state, rest = held.get("optimizer_state"), held.get("other")
+    held = part(window.probe, "held")
+    state, rest = whole(held, "optimizer_state"), whole(held, "other")
     sizes = [ld.batch_size for ld in window.feeding_loaders if ld.batch_size]
     steps = []
     if sizes and sizes[0] > 1:
@@ -117,7 +118,7 @@ def _advice(window: Window, found: Pool) -> tuple[Advice, ...]:
                 "accumulation: the same global batch, about half of the activations."
             )
         )
-    if isinstance(rest, int) and rest > 0.3 * found.allocated:
+    if rest is not None and rest > 0.3 * found.allocated:
         size = amount("", rest)
         steps.append(
             Advice(
@@ -125,7 +126,7 @@ def _advice(window: Window, found: Pool) -> tuple[Advice, ...]:
                 "them, torch.utils.checkpoint keeps only a part, for about 30% more time."
             )
         )
-    if isinstance(state, int) and state > 0.2 * found.allocated:
+    if state is not None and state > 0.2 * found.allocated:
         size = amount("", state)
         steps.append(
             Advice(
