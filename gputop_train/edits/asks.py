@@ -32,6 +32,15 @@ def edits(
         for place in places:
             if re.search(r"\.(?:to|cuda)\(", place["what"] or ""):
                 yield partial(at_line, desk, place, changes.non_blocking)
+    if "np.savez in place of np.savez_compressed" in text:
+        for place in places:
+            if "savez_compressed" in (place["what"] or ""):
+                yield partial(at_line, desk, place, changes.uncompressed)
+    often = re.search(r"\bevery ([\d,]+) steps instead of every ([\d,]+)\b", text)
+    if often is not None and places:
+        then, now = (int(n.replace(",", "")) for n in often.groups())
+        rarer = partial(changes.rarer, now=now, then=then, command=desk.run.command)
+        yield partial(at_line, desk, places[0], rarer)
     if "empty_cache" in text:
         for place in places:
             if "empty_cache" in (place["what"] or ""):

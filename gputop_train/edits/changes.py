@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from gputop_train.edits.errors import EditError
+from gputop_train.edits.origins import at_its_origin
 from gputop_train.edits.splice import Splice, add_keywords, set_value
 from gputop_train.edits.syntax import Call, Source
 
@@ -140,6 +142,60 @@ def without_anomaly(source: Source, line: int | None = None) -> Change:
     if not call.receiver:
         raise EditError(f"Take the detect_anomaly block at line {call.line} out by hand.")
     return call.line, [Splice(call.start, call.end, f"{name}(False)")]
+
+
+def rarer(
+    source: Source, line: int, now: int, then: int, command: Sequence[str] = ()
+) -> list[Splice]:
+    """Every ``then`` steps instead of every ``now``, where one ``if`` around a line counts them.
+
+    Args:
+        source: The file.
+        line: Of what comes too often, in the loop or in a function that it calls.
+        now: Steps from one to the next as measured; an ``if`` that says otherwise is left alone.
+        then: Steps as they are to be.
+        command: The run's command line.
+
+    Raises:
+        EditError: No ``if`` says it, or more than one.
+    """
+    around = [f for f in source.functions if f[1] <= line <= f[2]]
+    name = max(around, key=lambda f: f[1])[0] if around else None
+    calls = [c.line for c in source.calls if c.name == name]
+    found: list[Splice] = []
+    problem: EditError | None = None
+    for guard in source.guards:
+        reached = [n for n in (line, *calls) if guard.first <= n <= guard.last]
+        if not reached:
+            continue
+        if guard.literal:
+            splice = Splice(guard.start, guard.end, str(then))
+        else:
+            try:
+                splice = at_its_origin(source, "how often", guard.value, then, command)
+            except EditError as failure:
+                problem = failure
+                continue
+        if source.text[splice.start : splice.end].replace("_", "") == str(now):
+            found.append(splice)
+    if not found and problem is not None:
+        raise problem
+    if len(found) != 1:
+        raise EditError(f"No single `if` around it says every {now:,} steps: change what does.")
+    return found
+
+
+def uncompressed(source: Source, line: int) -> list[Splice]:
+    """``savez`` in place of ``savez_compressed`` at a line.
+
+    Raises:
+        EditError: It is not called there.
+    """
+    calls = [c for c in source.calls_at(line) if c.name == "savez_compressed" and c.receiver]
+    if len(calls) != 1:
+        raise EditError(f"No savez_compressed is called at line {line}.")
+    at = source.text.index("savez_compressed", calls[0].start)
+    return [Splice(at, at + len("savez_compressed"), "savez")]
 
 
 def without_empty_cache(source: Source, line: int) -> list[Splice]:

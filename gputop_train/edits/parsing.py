@@ -18,6 +18,7 @@ from gputop_train.edits.syntax import (
     Argument,
     Assignment,
     Call,
+    Guard,
     Increase,
     Source,
     Statement,
@@ -115,9 +116,13 @@ class _Reader:
         return self._source.text[start:end]
 
     def _FunctionDef(self, node: Any, around: _Around) -> _Around:
-        return _Around(function=self._span(node)[0], top=False)
+        start, end = self._span(node)
+        lines = (self._source.line_of(start), self._source.line_of(end - 1))
+        self._source.functions.append((node.name.value, *lines))
+        return _Around(function=start, top=False)
 
-    _Lambda = _FunctionDef
+    def _Lambda(self, node: Any, around: _Around) -> _Around:
+        return _Around(function=self._span(node)[0], top=False)
 
     def _ClassDef(self, node: Any, around: _Around) -> _Around:
         return _Around(function=around.function, loops=around.loops, top=False)
@@ -252,9 +257,27 @@ class _Reader:
             self._source.import_lines[local] = lines
 
     def _If(self, node: Any, around: _Around) -> _Around:
+        remainders = _remainders(node.test)
+        if len(remainders) == 1:
+            by = remainders[0].right
+            start, end = self._span(by)
+            body, below = self._span(node.body)
+            self._source.guards.append(
+                Guard(
+                    self._source.line_of(body),
+                    self._source.line_of(below - 1),
+                    self._source.text[start:end],
+                    start,
+                    end,
+                    _is_literal(by),
+                )
+            )
+        return self._inside(node, around)
+
+    def _inside(self, node: Any, around: _Around) -> _Around:
         return _Around(around.function, around.loops, top=False)
 
-    _Try = _TryStar = _With = _Match = _If
+    _Try = _TryStar = _With = _Match = _inside
 
     def _Call(self, node: Any, around: _Around) -> _Around:
         start, end = self._span(node)
@@ -296,6 +319,13 @@ class _Reader:
 def _plain(around: _Around) -> _Around:
     """Inside an expression: no call below is a statement or a context manager itself."""
     return _Around(around.function, around.loops, top=around.top)
+
+
+def _remainders(node: Any) -> list[Any]:
+    found = [n for child in node.children for n in _remainders(child)]
+    if type(node).__name__ == "BinaryOperation" and type(node.operator).__name__ == "Modulo":
+        found.append(node)
+    return found
 
 
 def _is_literal(node: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,17 +14,15 @@ from gputop_train.edits.desk import Change, Desk
 from gputop_train.edits.desk import Run as Run
 from gputop_train.edits.errors import EditError
 
-#: Why some advice is no diff, by the diagnosis that gives it.
-_NOT_LOCAL: Mapping[str, str] = {
-    "host-sync-stall": "what reads the value decides how it can stay on the GPU",
-    "checkpoint-stall": "how often it saves is decided by your loop's own condition",
-    "eval-stall": "how often it evaluates is decided by your loop's own condition",
-    "logging-stall": "how often it logs is decided by your loop's own condition",
-}
 #: How advice begins that stands in for what was said before it.
 _INSTEAD = ("Or ", "If ")
 _ONLY = "gputop-train apply RUN --only"
-_ELSEWHERE = "it is more than a change of one line of your code"
+#: Why some advice is no diff, by words of it.
+_NOT_LOCAL: Mapping[str, str] = {
+    r"\bread\b.*\bGPU\b|\bRead every\b": "what reads the value decides how it can stay on the GPU",
+    r"\bevery [\d,]+ steps\b": "how often it comes is decided by your loop's own condition",
+    r"": "it is more than a change of one line of your code",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +108,8 @@ def _proposal(
     made: list[Change] = []
     problems: list[str] = []
     if not asked:
-        reason = _NOT_LOCAL.get(named) or _NOT_LOCAL.get(finding["id"]) or _ELSEWHERE
+        words = advice["text"]
+        reason = next(why for pattern, why in _NOT_LOCAL.items() if re.search(pattern, words))
         problems.append(f"No diff: {reason}.")
     elif finding["severity"] == "info" and not chosen:
         problems.append(f"No diff: this is information, no fault. To have it: {_ONLY} {number}.")

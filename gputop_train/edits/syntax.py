@@ -110,6 +110,23 @@ class Increase:
     function: int
 
 
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """An ``if`` whose test takes one remainder: ``if step % 30 == 0:``.
+
+    Attributes:
+        first, last: Lines of what it guards, from the test's own on.
+        value: What the remainder is taken by, from ``start`` to ``end``.
+    """
+
+    first: int
+    last: int
+    value: str
+    start: int
+    end: int
+    literal: bool
+
+
 @dataclass(slots=True)
 class Source:
     """A parsed file.
@@ -119,12 +136,15 @@ class Source:
         import_lines: Name that a module-level import binds -> its first and last line.
         bound: How often each name is bound, in whatever way.
         used: How often each name is read.
+        functions: Name, first and last line of each function.
     """
 
     text: str
     calls: list[Call] = field(default_factory=list)
     assignments: list[Assignment] = field(default_factory=list)
     increases: list[Increase] = field(default_factory=list)
+    guards: list[Guard] = field(default_factory=list)
+    functions: list[tuple[str, int, int]] = field(default_factory=list)
     imports: dict[str, str] = field(default_factory=dict)
     import_lines: dict[str, tuple[int, int]] = field(default_factory=dict)
     bound: Counter[str] = field(default_factory=Counter)

@@ -306,6 +306,55 @@ def test_empty_cache_goes(before, after):
     assert changed(before, changes.without_empty_cache, line) == after
 
 
+SAVES = """\
+def save(model):
+    torch.save(model, "x")
+
+for step, x in enumerate(y):
+    if step % log_every == 0:
+        print(x)
+    if (step + 1) % 30 == 0 and rank == 0:
+        save(model)
+        torch.save(model, "y")
+"""
+
+
+@pytest.mark.parametrize("line", [4, 11])
+def test_what_comes_too_often_comes_less_often_where_an_if_counts_the_steps(line):
+    after = changed(SAVES, changes.rarer, line, 30, 900)
+    assert after == SAVES.replace("% 30", "% 900")
+
+
+def test_how_often_is_changed_where_it_is_given():
+    text = SAVES.replace("% 30", "% args.save_every")
+    flag = 'parser.add_argument("--save-every", type=int, default=30)\n'
+    after = changed(flag + text, changes.rarer, 5, 30, 900)
+    assert after == flag.replace("30", "900") + text
+    with pytest.raises(EditError, match=r"how often .* run it with --save-every 900"):
+        changed(flag + text, changes.rarer, 5, 30, 900, ["train.py", "--save-every=30"])
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (SAVES, 6),  # the loop itself, under no if
+        (SAVES.replace("% 30", "% 120"), 11),  # counts something else: micro-batches
+        (SAVES + "    if step % 30 == 0:\n        save(ema)\n", 4),  # two of them
+        ("for epoch in range(9):\n    torch.save(model, 'x')\n", 4),
+    ],
+)
+def test_where_no_single_if_says_how_often_nothing_is_changed(text, line):
+    with pytest.raises(EditError, match=r"No single `if` .* says every 30 steps"):
+        changed(text, changes.rarer, line, 30, 900)
+
+
+def test_arrays_are_written_without_compression():
+    before = "np.savez_compressed(\n    file, a=a)\n"
+    assert changed(before, changes.uncompressed, 3) == before.replace("_compressed", "")
+    with pytest.raises(EditError):
+        changed("np.savez(file)\n", changes.uncompressed, 3)
+
+
 def test_compile_takes_dynamic_shapes():
     assert (
         changed("m = torch.compile(m)\n", changes.dynamic) == "m = torch.compile(m, dynamic=True)\n"

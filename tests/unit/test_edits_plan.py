@@ -175,6 +175,24 @@ def test_an_order_nobody_needs_is_given_up_where_torch_does_it_right(script):
     assert added(made(script, given).proposals[0]) == ["in_order=False,"]
 
 
+def test_a_save_comes_less_often(script):
+    script.write_text("for step in x:\n    if step % 30 == 0:\n        torch.save(m, f)\n")
+    given = finding(
+        advice("Save every 1,200 steps instead of every 30 (train.py:3): at 150 ms each"),
+        id="checkpoint-stall",
+        where=[place(script, 3, "torch.save(m, f)")],
+    )
+    assert added(made(script, given, loaders=()).proposals[0]) == ["if step % 1200 == 0:"]
+
+
+def test_why_there_is_no_diff_fits_what_was_advised(script):
+    def why(text, **more):
+        return made(script, finding(advice(text), **more)).proposals[0].why_not
+
+    assert "how often it comes" in why("Log every 20 steps (train.py:31): it costs 1.2 ms")
+    assert "more than a change of one line" in why("give the arrays to a thread")
+
+
 def test_ddp_stops_looking_for_unused_parameters(script):
     script.write_text(
         "from torch.nn.parallel import DistributedDataParallel as DDP\n"
