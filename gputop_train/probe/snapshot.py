@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from . import memory, oom, sites, startup
-from .hooks import compiled, distributed, libraries, modes, pauses, precision
+from .hooks import compiled, distributed, libraries, loader_rows, modes, pauses, precision
 from .state import S, now
 
 
@@ -102,10 +102,24 @@ def _safely(read: Any) -> Any:
 #: What the rows of the sites may take of a snapshot, whose area in the ring is bounded: those
 #: registered later than that are not told.
 MAX_PLACES_BYTES = 128 * 1024
+#: The same for the rows of the loaders: of a script that builds one for each epoch the newest are
+#: told, and the reader keeps what it was told of the others.
+MAX_LOADERS_BYTES = 48 * 1024
 
 
 def _dumps(value: Any) -> str:
     return json.dumps(value, default=str, separators=(",", ":"))
+
+
+def _loaders() -> str:
+    told, room = {}, MAX_LOADERS_BYTES
+    for row in loader_rows.in_order():
+        text = _dumps({key: value for key, value in row.items() if key[0] != "_"})
+        room -= len(text)
+        if room < 0:
+            break
+        told[row["id"]] = text
+    return ",".join(told[number] for number in sorted(told))
 
 
 class SnapshotBuilder:
@@ -141,9 +155,6 @@ class SnapshotBuilder:
             cuda=_safely(_cuda),
             param_device=S.param_device,
             site_stats=stats,
-            loaders=[
-                {k: v for k, v in row.items() if k[0] != "_"} for row in list(S.loaders.values())
-            ],
             optimizers=list(S.optimizers.values()),
             memory=_safely(memory_stats),
             held=memory.keeper.picture,
@@ -165,7 +176,8 @@ class SnapshotBuilder:
         )
         body.update(extra)
         text = _dumps(body)
-        return (text[:-1] + ',"sites":[' + self._places(places) + "]}").encode("utf-8", "replace")
+        text = text[:-1] + ',"loaders":[' + _loaders() + '],"sites":[' + self._places(places) + "]}"
+        return text.encode("utf-8", "replace")
 
     def _places(self, places: list[Any]) -> str:
         """The rows of all sites. A place never changes, so each is put into words once."""

@@ -62,9 +62,9 @@ def train(*loaders, epochs=2):
 """
 
 
-def watched(tmp_path: Path, body: str) -> list[Loader]:
+def watched(tmp_path: Path, body: str, head: str = HEAD) -> list[Loader]:
     script = tmp_path / "script.py"
-    script.write_text(HEAD + textwrap.dedent(body))
+    script.write_text(head + textwrap.dedent(body))
     deployed = deploy(tmp_path, overhead_budget=1)  # every step recorded, however short
     done = run(script, env=deployed.env())
     assert done.returncode == 0, done.stderr
@@ -267,3 +267,20 @@ def test_neither_output_nor_numbers_nor_tracebacks_nor_warnings_change(tmp_path:
     assert bare.returncode == 0 and b"planted 6" in bare.stdout, bare.stderr
     assert ours.stdout.decode() == bare.stdout.decode()
     assert ours.stderr.decode() == bare.stderr.decode()
+
+
+def test_a_loader_for_each_epoch_leaves_room_for_the_rest(tmp_path: Path) -> None:
+    """Three hundred loaders would not fit a snapshot: the newest known are told, and all else."""
+    told = watched(
+        tmp_path,
+        """
+        for _ in range(300):
+            train(DataLoader([torch.ones(4)] * 4, 2, collate_fn=pile_of_a_long_name), epochs=1)
+        """,
+        head=HEAD
+        + f"\ndef pile_of_a_long_name(items, unused={'x' * 400!r}):\n    return items[0]\n",
+    )
+    ids = [loader.id for loader in told]
+    assert 20 < len(ids) < 256 and ids == sorted(ids)
+    assert ids[-1] == 256  # as many as are known at all
+    assert counted(told[-1]) == [(-1, 2, 4, 1)]

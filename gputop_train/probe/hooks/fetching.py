@@ -22,7 +22,7 @@ from . import dress, hide_from_dynamo, leave_no_frame
 PID, STARTS, BATCHES, FETCH_NS, COLLATE_NS, LONGEST_NS, ITEMS, _ = range(8)
 _SLOT = 8
 MAX_SLOTS = 256  # workers of one loader that are counted
-MAX_TOLD = 256  # slots in one snapshot, whose area in the ring is bounded
+MAX_TOLD = 512  # slots looked at for one snapshot
 MAIN = -1  # worker id of the training process
 
 _CELL = "_gputop_cell"
@@ -248,13 +248,18 @@ def adopt(row: Any, iterator: Any) -> None:
 
 
 def tell(rows: Any) -> None:
-    """Put what was counted into the loaders' rows; called by the helper thread."""
+    """Put what was counted into the loaders' rows; called by the helper thread.
+
+    Args:
+        rows: Those that matter most first; the rest keep what was told of them last.
+    """
     room = MAX_TOLD
     for row in rows:
         counters = row.get("_counters")
         if counters is None or counters.pid != os.getpid():
             row["fetch"] = []  # a forked trainer's loaders count afresh
             continue
-        told = counters.told()
-        row["fetch"] = told[: max(0, room)]
-        room -= len(told)
+        room -= counters.slots
+        if room < 0:
+            return
+        row["fetch"] = counters.told()

@@ -327,7 +327,7 @@ def _remember(loader: Any, site: tuple[Any, int], override: dict[str, Any]) -> N
 
 def poll() -> None:
     """What live iterators and their workers do; called by the helper thread."""
-    fetching.tell(list(S.loaders.values()))
+    fetching.tell(loader_rows.in_order())
     for iterator in list(S.iterators or ()):
         row = iterator.__dict__.get(_ID)
         if row is None or not getattr(iterator, "_num_workers", 0):

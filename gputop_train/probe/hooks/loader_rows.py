@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from .. import sites
+from ..state import S
 
 
 def row_of(number: int, loader: Any, site: tuple[Any, int], override: Any) -> dict[str, Any]:
@@ -62,6 +63,12 @@ def row_of(number: int, loader: Any, site: tuple[Any, int], override: Any) -> di
         "_looked": 0,
         "_next": 0,
     }
+
+
+def in_order() -> list[dict[str, Any]]:
+    """All rows: the loader that feeds the training first, then the newest."""
+    feeding = S.feeding_loader
+    return sorted(list(S.loaders.values()), key=lambda row: (row["id"] != feeding, -row["id"]))
 
 
 def _safely(read: Any, *args: Any) -> Any:
