@@ -316,7 +316,7 @@ def carries(step: Step, label: str) -> int:
 
 def undisturbed(steps: Sequence[Step]) -> list[Step]:
     """Steps without a save, an evaluation or another interruption in them."""
-    return [s for s in steps if not any(carries(s, label) for label in INTERRUPTIONS)]
+    return [s for s in steps if not any(map(s.labels.get, INTERRUPTIONS))]
 
 
 def natural_experiment(window: Window, with_event: Sequence[bool]) -> Contrast | None:
@@ -324,7 +324,7 @@ def natural_experiment(window: Window, with_event: Sequence[bool]) -> Contrast |
     chosen = [
         (step.wall_ns / 1e6, flag)
         for step, flag in zip(window.steps, with_event, strict=True)
-        if not any(carries(step, label) for label in INTERRUPTIONS)
+        if not any(map(step.labels.get, INTERRUPTIONS))
     ]
     return contrast([t for t, f in chosen if f], [t for t, f in chosen if not f])
 
@@ -339,4 +339,4 @@ def without_largest(window: Window, label: str, largest_ns: int) -> float:
 
 def largest_ns(window: Window, label: str) -> int:
     """The longest a label lasted in one kept step."""
-    return max((carries(step, label) for step in window.steps), default=0)
+    return max((int(step.labels.get(label, 0)) for step in window.steps), default=0)
