@@ -70,12 +70,15 @@ def live_line(diagnosis: Diagnosis, *, ascii_only: bool = False) -> str:
 
 
 def live_key(diagnosis: Diagnosis) -> str:
-    """What makes a verdict another one: its cause and its line, not its wavering numbers."""
+    """What makes a verdict another one: its cause and first line, not its wavering numbers.
+
+    Lines after the first may come from samples of the stack, whose order wavers too.
+    """
     finding = diagnosis.verdict
     if finding is None:
         ids = diagnosis.abstained if diagnosis.status == "abstained" else ()
         return " ".join([diagnosis.status, *sorted({a.id for a in ids})])
-    places = [f"{w.file}:{w.line}" for w in finding.where]
+    places = [f"{w.file}:{w.line}" for w in finding.where[:1]]
     return " ".join([finding.id, finding.refined or "", *places])
 
 
