@@ -35,6 +35,7 @@ from gputop_train.diagnose.rules.base import (
     number,
     percent,
     severity,
+    short_call,
     span,
     top_sites,
     where,
@@ -227,7 +228,7 @@ def _every_step_cpu(window: Window, code: _Code, other: float) -> Judgement:
 def _finding(window: Window, code: _Code, lost: float, basis: str) -> Finding:
     acc = account(window)
     places = code.places
-    function = f"{code.sites[0].func} ({name(places[0])})" if code.sites else "code of its own"
+    function = f"{_named(code.sites[0])} ({name(places[0])})" if code.sites else "its own code"
     waits = "while the GPU waits" if window.on_gpu else "beside the model"
     return Finding(
         id=ID,
@@ -244,6 +245,11 @@ def _finding(window: Window, code: _Code, lost: float, basis: str) -> Finding:
         advice=_every_step_advice(window, code, lost),
         gain=gain(lost, f"T / (T - E): {ms(acc.step_ms or 0.0)} less {ms(acc.ms(lost))}"),
     )
+
+
+def _named(site: Site) -> str:
+    """The function, or the call where it is made in the script's own body."""
+    return short_call(site.call) if site.func[:1] == "<" else site.func
 
 
 def _evidence(window: Window, code: _Code, lost: float, basis: str) -> tuple[Evidence, ...]:
@@ -287,7 +293,7 @@ def _rarer(pattern: Periodic, code: _Code) -> tuple[Advice, ...]:
 def _every_step_advice(window: Window, code: _Code, lost: float) -> tuple[Advice, ...]:
     acc = account(window)
     each = ms(acc.ms(lost))
-    function = f"{code.sites[0].func} at {name(code.places[0])}" if code.sites else "it"
+    function = f"{_named(code.sites[0])} at {name(code.places[0])}" if code.sites else "it"
     every = max(2, round(lost / 0.01))
     return (
         Advice(
