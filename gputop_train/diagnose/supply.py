@@ -102,7 +102,7 @@ def supply_of(window: Window) -> Supply:
     ids = {ld.id for ld in group}
     polls = [d.ready for d in window.depths if d.loader_id in ids]
     empty = sum(1 for r in polls if r == 0) / len(polls) if len(polls) >= MIN_POLLS else None
-    wait = sum(ld.wait_ns for ld in window.feeding_loaders)
+    wait = sum(ld.wait_ns for rows in groups for ld in rows)
     return Supply(
         loader,
         empty,
@@ -122,11 +122,18 @@ def feeding(window: Window) -> tuple[Loader, ...]:
 
 
 def _groups(window: Window) -> list[list[Loader]]:
-    """A loader that is constructed anew in each epoch is many rows of one line."""
-    lines: dict[tuple[str, int], list[Loader]] = {}
-    for ld in sorted(window.feeding_loaders, key=lambda ld: ld.id):
-        lines.setdefault((ld.file, ld.line), []).append(ld)
-    return sorted(lines.values(), key=lambda rows: (-sum(ld.wait_ns for ld in rows), rows[0].id))
+    """A loader that is constructed anew in each epoch is many rows of one line.
+
+    Not each of them was seen to feed a backward; one that is built like one that was, at the same
+    line, does. What a helper builds for evaluation differs in its length.
+    """
+    found: dict[tuple[object, ...], list[Loader]] = {}
+    for ld in sorted(window.loaders, key=lambda ld: ld.id):
+        if ld.rank == window.rank and (ld.feeds_training or ld.length is not None):
+            key = (ld.file, ld.line, ld.dataset, ld.num_workers, ld.batch_size, ld.length)
+            found.setdefault(key, []).append(ld)
+    groups = [rows for rows in found.values() if any(ld.feeds_training for ld in rows)]
+    return sorted(groups, key=lambda rows: (-sum(ld.wait_ns for ld in rows), rows[0].id))
 
 
 def _together(group: list[Loader]) -> Loader:
@@ -134,6 +141,7 @@ def _together(group: list[Loader]) -> Loader:
         return group[0]
     return replace(
         group[-1],
+        feeds_training=True,
         worker_pids=tuple(pid for ld in group for pid in ld.worker_pids),
         batches=sum(ld.batches for ld in group),
         wait_ns=sum(ld.wait_ns for ld in group),
