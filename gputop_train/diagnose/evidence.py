@@ -17,7 +17,7 @@ from gputop_train.diagnose.regimes import ends, regimes, stretch
 from gputop_train.diagnose.stats import median, quantile
 from gputop_train.diagnose.steady import BLOCK, Cut, cut, older_than, totals_of
 from gputop_train.diagnose.window import Depth, Stretch, Totals, Window
-from gputop_train.model import Interval, Site, Step, UtilSample
+from gputop_train.model import INTERRUPTION_LABELS, Interval, Site, Step, UtilSample
 from gputop_train.store.reader import RunReader
 from gputop_train.store.rollup import SECOND_NS, StepRollup, second
 
@@ -28,6 +28,8 @@ LIVE_DETAIL = 3_000
 #: A live window reaches back to two periods of an interruption, at most this far, where that costs
 #: this part of the time (half of the least any rule looks for, with room).
 PERIODS_NS, PERIODIC_PART, SPELL_NS = 900_000_000_000, 0.02, 1_000_000_000
+#: Occurrences in the last minute from which on no more are looked for (a save may be a few calls).
+OFTEN = 12
 #: Seconds of the run's beginning that are read for comparison.
 HEAD = 70
 #: What is compared as the beginning and the end of a run (a cold cache is told by it).
@@ -254,22 +256,27 @@ def _two_periods(reader: RunReader, rank: int, end: int) -> int:
 
     From the end of the one before on: a window that begins with an occurrence holds one too many.
     """
-    recent = reader.intervals(end - PERIODS_NS, end)
+    lately = [i.label for i in reader.intervals(end - LIVE_NS, end) if i.rank == rank]
     begin = end
-    for label in sorted({i.label for i in recent} - {"restart"}):
-        times = [(i.t0_ns, i.t1_ns) for i in recent if i.rank == rank and i.label == label]
+    for label in INTERRUPTION_LABELS:
+        if label == "restart" or lately.count(label) > OFTEN:
+            continue  # the last minute holds enough of them; how many there were may be very many
         spells: list[tuple[int, int]] = []
-        for t0_ns, t1_ns in times:  # a model and its optimizer saved by two calls are one save
-            if spells and t0_ns - spells[-1][1] < SPELL_NS:
-                spells[-1] = (spells[-1][0], max(t1_ns, spells[-1][1]))
+        for i in reader.intervals(end - PERIODS_NS, end, label):
+            if i.rank != rank:
+                continue
+            # A model and its optimizer saved by two calls are one save.
+            if spells and i.t0_ns - spells[-1][1] < SPELL_NS:
+                spells[-1] = (spells[-1][0], max(i.t1_ns, spells[-1][1]))
             else:
-                spells.append((t0_ns, t1_ns))
+                spells.append((i.t0_ns, i.t1_ns))
         if len(spells) < 2:
             continue
-        since = spells[-3][1] if len(spells) > 2 else max(end - PERIODS_NS, spells[0][0] - SPELL_NS)
+        third = spells[-3][1] if len(spells) > 2 else spells[0][0] - SPELL_NS
+        from_ns = max(end - PERIODS_NS, third)
         lost = sum(b - a for a, b in spells[-2:])
-        if lost >= PERIODIC_PART * (end - since):
-            begin = min(begin, since)
+        if lost >= PERIODIC_PART * (end - from_ns):
+            begin = min(begin, from_ns)
     return begin
 
 
