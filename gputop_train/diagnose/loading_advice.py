@@ -14,12 +14,18 @@ from gputop_train.diagnose.loading_model import (
     shorter_loader,
 )
 from gputop_train.diagnose.rules.base import ceiling, ms, name, top_sites, where
-from gputop_train.diagnose.supply import Pace, Supply, ready
+from gputop_train.diagnose.supply import Pace, Supply, mean, pace_at, ready
 from gputop_train.diagnose.window import Window
 from gputop_train.model import Advice, Finding, Gain, Loader, Where
 
 #: Lines of the sampler that a report names beside the loader's own.
 MAX_LINES = 2
+#: A twentieth of a worker is no reason for a whole one.
+ROUNDING = 0.05
+#: A batch of so many times the mean is a single slow one (proposed).
+SINGLE = 5.0
+#: The supply is the limit when its batches are due no faster than this part of the step (proposed).
+SETS_THE_PACE = 0.7
 
 
 def loader_line(loader: Loader) -> Where:
@@ -98,6 +104,8 @@ class MoreWorkers:
         if cores is not None and self.spare is not None:
             room = f"{cores:.0f} cores, {cores - self.spare:.0f} busy, "
         fetch_ms = pace.fetch_ms if pace.fetch_ms is not None else pace.step_ms * max(1, now)
+        if self.workers + 1 <= self.needed:
+            why = f"; there is room for {self.workers}{why}"
         each = f"{ms(fetch_ms)} a batch over {ms(pace.floor_ms)} of training"
         return Advice(
             f"num_workers {now} -> {self.workers}{line}: {room}the loader needs "
@@ -131,7 +139,7 @@ def more_workers(
     others = foreign_cores(window) or 0.0 if cores == window.cores else 0.0
     spare = cores - now * each_cores - trainer - others
     room = now + int(spare / max(each_cores, 0.05)) if spare > 0 else now
-    workers = min(room, MAX_WORKERS, math.ceil(needed))
+    workers = min(room, MAX_WORKERS, math.ceil(needed - ROUNDING))
     if workers <= now:
         return None
     reached = pace.step_ms * now / workers
@@ -148,7 +156,9 @@ def bounded(found: Finding, low: float, high: float, basis: str) -> Gain:
     return Gain(top, (max(1.0, min(low, high)), max(1.0, high)), basis, at_least)
 
 
-def parent_advice(window: Window, supply: Supply, places: tuple[Where, ...]) -> tuple[Advice, ...]:
+def parent_advice(
+    window: Window, lost: float, supply: Supply, places: tuple[Where, ...]
+) -> tuple[Advice, ...]:
     """What to change where no closer cause covers the wait."""
     loader = supply.loader
     if loader is None:
@@ -175,7 +185,9 @@ def parent_advice(window: Window, supply: Supply, places: tuple[Where, ...]) -> 
         return (
             Advice(f"Two loaders share the wait{line}, {part}: look at each with its own workers."),
         )
-    if waits.in_bursts:
+    fetch = supply.fetch
+    single = fetch is None or fetch.longest_ms >= SINGLE * fetch.batch_ms
+    if waits.in_bursts and single:
         return (
             Advice(
                 f"{waits.heavy} of {waits.steps} steps hold most of the wait{line}, the others "
@@ -183,12 +195,29 @@ def parent_advice(window: Window, supply: Supply, places: tuple[Where, ...]) -> 
             ),
         )
     code = at(loader.source) if loader.source is not None else line
-    return (
+    if fetch is None:
+        return (
+            Advice(
+                f"Find out what the {loader.num_workers} workers do{code}: time one dataset[i] and "
+                "one collate_fn call by hand before changing num_workers."
+            ),
+        )
+    pace = pace_at(window, lost, supply)
+    steps = []
+    cpu = mean(supply.workers_busy)
+    if cpu is not None and (pace.supply_ms or 0.0) >= SETS_THE_PACE * pace.step_ms:
+        more = more_workers(window, supply, pace, each_cores=max(0.05, cpu))
+        steps += [more.advice(window, supply, pace)] if more is not None else []
+    pid = supply.workers[0].pid if supply.workers else "PID"
+    steps.append(
         Advice(
-            f"Find out what the {loader.num_workers} workers do{code}: time one dataset[i] and one "
-            "collate_fn call by hand before changing num_workers."
-        ),
+            f"Make a batch cheaper{code}: a worker takes {ms(fetch.batch_ms)} for one "
+            f"({fetch.collate:.0%} of it in collate_fn), {loader.num_workers} workers deliver one "
+            f"every {ms(pace.supply_ms or 0.0)}, training takes {ms(pace.floor_ms)}. py-spy dump "
+            f"--pid {pid} shows where a worker is."
+        )
     )
+    return tuple(steps)
 
 
 def _own_loop(window: Window, places: tuple[Where, ...]) -> tuple[Advice, ...]:

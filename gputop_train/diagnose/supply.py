@@ -264,13 +264,18 @@ class Pace:
 
 def pace_of(window: Window, found: Finding, supply: Supply) -> Pace:
     """The pace of a window whose wait costs ``found.lost_share``."""
+    return pace_at(window, found.lost_share, supply)
+
+
+def pace_at(window: Window, lost: float, supply: Supply) -> Pace:
+    """The pace of a window whose wait costs this share of it."""
     step_ms = account(window).step_ms or 0.0
     loader, fetch = supply.loader, supply.fetch
     each = fetch.batch_ms * supply.batches_per_step if fetch is not None else None
     workers = max(1, loader.num_workers) if loader is not None else 1
     return Pace(
         step_ms=step_ms,
-        floor_ms=step_ms * (1 - found.lost_share),
+        floor_ms=step_ms * (1 - lost),
         fetch_ms=each,
         supply_ms=each / workers if each is not None else None,
     )

@@ -379,6 +379,15 @@ def test_the_advised_number_of_workers_comes_with_its_arithmetic():
     assert [w.line for w in found.where] == [41, 12]
 
 
+def test_many_small_files_read_in_the_training_process_are_told_by_their_read_calls():
+    alone = loader(fetch=(Fetch(-1, 10, 100, 640 * MS, 20 * MS, 8 * MS, 6400),), source=ITEMS)
+    procs = tuple(ProcSample(k, 10, "trainer", cpu=1.0, reads_per_s=256_000.0) for k in range(3))
+    found, _ = named(loaders=(alone,), procs=procs, cores=16)
+    assert found.refined == "main-process-loading"
+    assert "instead of 40 read calls" in found.advice[-1].text
+    assert found.evidence[0].what == "read calls an item"
+
+
 def test_ranks_of_one_machine_share_its_cores():
     pair = (loader(source=ITEMS), loader(rank=1, id=2, source=ITEMS))
     slow = make_steps(100, {"data_wait": 64, "forward": 3.6})
@@ -732,6 +741,22 @@ def test_the_pinning_thread_is_not_blamed_for_what_others_do(changes, cpu, depth
         depths=depths,
     )
     assert found.refined != "pin-memory-thread"
+
+
+def test_where_no_cause_is_certain_the_advice_is_what_was_measured():
+    # Neither busy nor asleep: the workers compute for half of their time, and set the pace.
+    half = loader(num_workers=4, fetch=fetches(*[39.0] * 4), source=ITEMS)
+    use = {"cpu": 0.55, "run_delay": 0.05, "reads_per_s": 20.0, "state": "S"}
+    found, _ = named(loaders=(half,), workers=[use] * 4, depths=EMPTY, cores=16)
+    assert found.refined is None
+    assert found.advice[0].setting == {"num_workers": 11}  # 39 ms over 3.6 ms of training
+    assert "39 ms for one" in found.advice[1].text
+
+
+def test_alike_batches_are_not_called_single_slow_items():
+    alike = loader(num_workers=4, batches=210, fetch=fetches(*[30.0] * 4, longest=60.0))
+    found, _ = named(every(7, 60), loaders=(alike,), workers=[0.5] * 4, depths=EMPTY)
+    assert all("single slow items" not in a.text for a in found.advice)
 
 
 # --- all of them ---------------------------------------------------------------------------------

@@ -144,7 +144,7 @@ def _named(
         where=places(window, supply),
         advice=(
             Advice(
-                f"{few} is the {mask.by}, for {workers} workers{loader_at(loader)} and the "
+                f"{few} is {_the(mask.by)}, for {workers} workers{loader_at(loader)} and the "
                 f"trainer: {cure}. num_workers stays {workers}: more would share the same "
                 f"{mask.allowed:.3g}."
             ),
@@ -161,6 +161,10 @@ def _named(
             "training allows",
         ),
     )
+
+
+def _the(mask: str) -> str:
+    return mask if mask.startswith("the ") else f"the {mask}"
 
 
 def _code(loader: Loader) -> str:

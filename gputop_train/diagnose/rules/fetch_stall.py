@@ -17,7 +17,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gputop_train.diagnose.loading_advice import at, bounded, loader_at, more_workers, places
+from gputop_train.diagnose.loading_advice import (
+    SETS_THE_PACE,
+    at,
+    bounded,
+    loader_at,
+    more_workers,
+    places,
+)
 from gputop_train.diagnose.rules.base import (
     Page,
     Refinement,
@@ -33,6 +40,7 @@ from gputop_train.diagnose.rules.base import (
     plain,
     span,
 )
+from gputop_train.diagnose.rules.main_process_loading import READS_PER_ITEM
 from gputop_train.diagnose.supply import (
     BLOCKED_PART,
     IDLE_WORKER,
@@ -49,12 +57,10 @@ from gputop_train.diagnose.window import Window
 from gputop_train.model import Abstention, Advice, Evidence, Finding, Gain, Loader
 
 ID = "fetch-stall"
-#: Read calls an item, and a second for each core the workers use (both proposed, tried on np.load).
-READS_PER_ITEM, READS_PER_CORE_S = 16.0, 5_000.0
+#: Read calls a second for each core the workers use (proposed, tried on np.load).
+READS_PER_CORE_S = 5_000.0
 #: A call that brings more than this is no small read (proposed).
 SMALL_READ = 65_536.0
-#: Workers that fetch for this part of the time are what is waited for (proposed).
-FETCHING = 0.7
 #: Ready to run without a core for more than this, a worker does not sleep by choice (proposed).
 DENIED = 0.2
 
@@ -88,7 +94,7 @@ def refine(window: Window, found: Finding) -> Refinement | Abstention | RuledOut
     if len(supply.workers) < loader.num_workers:
         return Abstention(ID, "CPU use of the workers")
     pace = pace_of(window, found, supply)
-    if pace.supply_ms is not None and pace.supply_ms < FETCHING * pace.step_ms:
+    if pace.supply_ms is not None and pace.supply_ms < SETS_THE_PACE * pace.step_ms:
         return RuledOut(ID, "the workers make batches faster than they are used")
     reads = _reads(supply, loader, pace)
     if reads is not None and _many_small(reads):
@@ -139,8 +145,8 @@ def _small_reads(
     code = at(loader.source) or loader_at(loader)
     per_item = reads.per_item or 0.0
     from_cache = (
-        f" Only {storage / 1e6:.2g} MB/s come from storage, the page cache serves the rest: a "
-        "faster disk changes nothing."
+        f" {_rate(storage)} from storage, the page cache serves the rest: a faster disk changes "
+        "nothing."
         if cached and storage is not None
         else ""
     )
@@ -247,6 +253,12 @@ def _blocked(
         if more is not None
         else _ceiling(found, "T / (T - E): what storage allows is not known"),
     )
+
+
+def _rate(bytes_per_s: float) -> str:
+    if bytes_per_s < 1e3:
+        return "Nothing comes"
+    return f"Only {bytes_per_s / 1e6:.2g} MB/s come"
 
 
 def _each(supply: Supply) -> float:

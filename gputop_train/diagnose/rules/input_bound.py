@@ -123,7 +123,7 @@ def _finding(
         evidence=_evidence(window, lost, basis, supply),
         where=places,
         where_missing=why_none,
-        advice=parent_advice(window, supply, places),
+        advice=parent_advice(window, lost, supply, places),
         gain=gain(lost, f"T / (T - E), E {basis}", at_least=basis == LOWER_BOUND),
     )
 

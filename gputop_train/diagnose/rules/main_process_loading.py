@@ -10,6 +10,7 @@ cheaper preparation. Probe: num_workers=2. Gain: T / max(T - E, preparation / wo
 
 from __future__ import annotations
 
+from gputop_train.diagnose.accounting import account
 from gputop_train.diagnose.loading_advice import at, loader_at, places
 from gputop_train.diagnose.loading_model import (
     WORTH,
@@ -33,11 +34,13 @@ from gputop_train.diagnose.rules.base import (
     percent,
     span,
 )
-from gputop_train.diagnose.supply import Supply, feeding, supply_of
+from gputop_train.diagnose.supply import Supply, feeding, mean, supply_of
 from gputop_train.diagnose.window import Window
 from gputop_train.model import Abstention, Advice, Evidence, Finding, Gain, Loader, Where
 
 ID = "main-process-loading"
+#: From here on an item is many small files (proposed, as for fetch-stall).
+READS_PER_ITEM = 16.0
 
 
 def refine(window: Window, found: Finding) -> Refinement | Abstention | RuledOut:
@@ -61,21 +64,33 @@ def refine(window: Window, found: Finding) -> Refinement | Abstention | RuledOut
         ID,
         covers,
         "The training process prepares every batch itself (num_workers=0).",
-        evidence=_evidence(supply),
+        evidence=_evidence(window, supply),
         where=where,
         advice=_advice(window, alone[0], model, plan, where),
         gain=_gain(found, plan),
     )
 
 
-def _evidence(supply: Supply) -> tuple[Evidence, ...]:
+def _evidence(window: Window, supply: Supply) -> tuple[Evidence, ...]:
     fetch = supply.fetch
     if fetch is None:
         return ()
+    per_item = _reads_an_item(window, supply)
     return (
+        *((number("read calls an item", per_item),) if (per_item or 0.0) >= 1 else ()),
         span("a batch, made in the training process", fetch.batch_ms),
         number("collate_fn", fetch.collate, "of a batch's time"),
     )
+
+
+def _reads_an_item(window: Window, supply: Supply) -> float | None:
+    """Read calls of the training process an item; ``None`` where not counted."""
+    calls = mean(p.reads_per_s for p in window.procs if p.role == "trainer")
+    items = supply.fetch.items if supply.fetch is not None else None
+    step_ms = account(window).step_ms
+    if calls is None or not items or not step_ms:
+        return None
+    return calls * step_ms / 1e3 / (items * supply.batches_per_step)
 
 
 def _gain(found: Finding, plan: WorkerPlan | None) -> Gain | None:
@@ -113,9 +128,13 @@ def _advice(
             ),
         )
     code = next((place for place in where if (place.file, place.line) != _key(loader)), None)
-    cheaper = (
-        f"Make preparation cheaper{at(code)}: vectorise it, or do the fixed part once, offline"
+    reads = _reads_an_item(window, supply_of(window)) or 0.0
+    how = (
+        f"one file an item instead of {reads:.0f} read calls"
+        if reads >= READS_PER_ITEM
+        else "vectorise it, or do the fixed part once, offline"
     )
+    cheaper = f"Make preparation cheaper{at(code)}: {how}"
     if plan.high < 1 + WORTH:
         return _no_room(window, loader, model, cheaper)
     needed = model.prepare_ms / max(model.floor_ms, 0.02 * model.step_ms)

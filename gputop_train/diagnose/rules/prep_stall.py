@@ -11,7 +11,14 @@ in /dev/shm changes nothing. Gain: T / max(T - E, T x workers now / workers then
 
 from __future__ import annotations
 
-from gputop_train.diagnose.loading_advice import at, bounded, loader_at, more_workers, places
+from gputop_train.diagnose.loading_advice import (
+    SETS_THE_PACE,
+    at,
+    bounded,
+    loader_at,
+    more_workers,
+    places,
+)
 from gputop_train.diagnose.loading_model import role_cores
 from gputop_train.diagnose.rules.base import (
     Page,
@@ -37,8 +44,6 @@ from gputop_train.diagnose.window import Window
 from gputop_train.model import Abstention, Advice, Evidence, Finding, Loader
 
 ID = "prep-stall"
-#: The supply is the limit when its batches are due no faster than this part of the step (proposed).
-SETS_THE_PACE = 0.7
 
 
 def refine(window: Window, found: Finding) -> Refinement | Abstention | RuledOut:
