@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from synthetic_windows import MS, intervals_of, loader, make_steps, site, window
+from synthetic_windows import (
+    MS,
+    gpm,
+    intervals_of,
+    loader,
+    make_steps,
+    probe,
+    readings,
+    site,
+    window,
+)
 
 from gputop_train.diagnose.rules import all_rules
 from gputop_train.diagnose.rules.base import amount, cores, number, plain, span
@@ -59,6 +70,41 @@ WINDOWS = {
         make_steps(2000, {"forward": 50}), memory=list(np.linspace(2e9, 9e10, 240)), cores=8
     ),
 }
+
+COPIED = make_steps(600, {"h2d": 1600, "forward": 8}, exposed={"h2d": 1500}, dry=0.1)
+COPY = site(
+    "h2d", 49, call=LONG, func="f", count=600, total_ns=960_000 * MS, bytes=123_456_789_012_345,
+    unpinned_bytes=123_456_789_012_345, pairs=20, pair_ns=30_000 * MS, pair_bytes=4 * 10**12,
+)  # fmt: skip
+READ = site(
+    "sync", 48, call=LONG, func="f", count=600, total_ns=9_600 * MS, bytes=123_000_000_000_000
+)
+NARROW = {"pcie_gen": 1, "pcie_gen_max": 5, "pcie_width": 4, "pcie_width_max": 16}
+CROWDED = {"foreign_processes": 12, "foreign_util": 45.6789, "memory_used": 123_456_789_012}
+HOT = {"throttle_reasons": 0xE8, "sm_clock_mhz": 1234, "sm_clock_max_mhz": 1980}
+BUSY_STEPS = make_steps(600, {"gpu_wait": 100, "forward": 8}, exposed={"sync": 0.1}, dry=0.01)
+WINDOWS |= {
+    "copies": window(COPIED, on_gpu=True, util=17, sites=(COPY,), gpu=readings(COPIED, **NARROW)),
+    "round trip": window(
+        COPIED, on_gpu=True, util=60, sites=(READ, COPY), gpu=readings(COPIED, **NARROW)
+    ),
+    "pinned": window(
+        COPIED, on_gpu=True, util=17, sites=(replace(COPY, unpinned_bytes=0),), loaders=(loader(),),
+        gpu=readings(COPIED, **NARROW), gpm=gpm(pcie_rx_mib_per_s=12_345.678),
+    ),
+    "card": window(
+        BUSY_STEPS, on_gpu=True, util=97.654, gpm=gpm(sm=12.3456, tensor=0.1234, dram=71.2345),
+        gpu=readings(BUSY_STEPS, **HOT, temperature_c=91),
+        probe=probe(
+            True, flags={"tf32": False, "cudnn_tf32": True, "data_parallel": True},
+            optimizers=[{"cls": "AdamW", "dtypes": ["float32"]}], amp={"autocast": []},
+        ),
+    ),
+    "shared card": window(
+        BUSY_STEPS, on_gpu=True, util=97.654,
+        gpu=readings(BUSY_STEPS, memory_ours=1_234_567_890, **CROWDED),
+    ),
+}  # fmt: skip
 
 
 def findings(made):

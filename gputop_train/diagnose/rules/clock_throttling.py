@@ -36,9 +36,9 @@ ID = "clock-throttling"
 SW_POWER_CAP = 0x04
 REASONS = {
     0x08: "hardware slowdown",
-    0x20: "software thermal slowdown",
-    0x40: "hardware thermal slowdown",
-    0x80: "hardware power brake",
+    0x20: "software thermal",
+    0x40: "hardware thermal",
+    0x80: "power brake",
 }
 FAULTS = sum(REASONS)
 THERMAL = 0x20 | 0x40
@@ -81,7 +81,7 @@ def _finding(window: Window, busy: list[GpuSample], held: list[GpuSample]) -> Fi
     share = account(window).busy_most
     lost = part * (1 - ratio) * share if ratio is not None and share is not None else 0.0
     bits = sorted({bit for g in held for bit in REASONS if (g.throttle_reasons or 0) & bit})
-    names = " and ".join(REASONS[bit] for bit in bits)
+    names = ", ".join(REASONS[bit] for bit in bits)
     clocks = f": {now:.0f} MHz where it could run at {target:.0f}" if ratio and target else ""
     hottest = max((g.temperature_c for g in held if g.temperature_c is not None), default=None)
     heat = any(bit & THERMAL for bit in bits)

@@ -174,7 +174,7 @@ def _finding(
             if row is not None and row.value is not None
         ),
         where_missing="it is another program",
-        advice=_advice(window),
+        advice=_advice(window, most, active),
         gain=Gain(
             ceiling(lost) if lost else None,
             None,
@@ -206,23 +206,28 @@ def _lost(window: Window, beside: Contrast | None) -> float:
     return min(1.0, beside.n_with * beside.difference * 1e6 / window.totals.wall_ns)
 
 
-def _advice(window: Window) -> tuple[Advice, ...]:
+def _advice(window: Window, most: int, active: bool) -> tuple[Advice, ...]:
     device = part(window.probe, "cuda").get("device")
-    here = f"cuda:{device}" if device is not None else "this card"
-    return (
+    here = f"cuda:{device}" if isinstance(device, int) else "this card"
+    whose = f"whose the {most} other processes are" if most > 1 else "whose the 1 other process is"
+    steps = [
         Advice(
-            f"See whose it is: nvidia-smi lists the processes on {here} ({window.gpu_uuid}). If it "
-            "is yours (a notebook, an evaluation, a run that did not end), end it."
+            f"See {whose}: nvidia-smi lists those on {here} ({window.gpu_uuid}). If it is yours (a "
+            "notebook, an evaluation, a run that did not end), end it."
         ),
         Advice(
-            f"Else take another card: CUDA_VISIBLE_DEVICES=<one that is free> instead of {here}, "
-            "or a MIG slice of one's own."
+            f"Else take another card than {here} now: CUDA_VISIBLE_DEVICES=<one that is free>, or "
+            "a MIG slice of one's own."
         ),
-        Advice(
-            f"Until then other verdicts on {here} are unsure ({window.gpu_uuid}): its utilisation "
-            "and waits include the neighbour's."
-        ),
-    )
+    ]
+    if active:
+        steps.append(
+            Advice(
+                f"Until then other verdicts on GPU time are unsure: {window.util_mean or 0.0:.0f}% "
+                "utilisation and the waits include the neighbour's."
+            )
+        )
+    return tuple(steps)
 
 
 RULE = Rule(

@@ -39,11 +39,12 @@ from gputop_train.diagnose.rules.base import (
     number,
     percent,
     severity,
+    span,
     where,
 )
 from gputop_train.diagnose.rules.device_roundtrip import returned_share
 from gputop_train.diagnose.window import Window
-from gputop_train.model import Abstention, Advice, Finding, Gain, Loader, Where
+from gputop_train.model import Abstention, Advice, Evidence, Finding, Gain, Loader, Where
 
 ID = "pageable-h2d"
 
@@ -99,14 +100,23 @@ def _finding(window: Window, cost: CopyCost, lost: float) -> Finding:
                 number("from pageable memory", cost.pageable, "of bytes"),
                 number("rate of a copy", cost.rate / 1e9 if cost.rate else None, "GB/s"),
                 number("PCIe link, one direction", _giga(best_link(window)), "GB/s"),
+                _pinned(window, cost),
             )
-            if row.value is not None
+            if row is not None and row.value is not None
         ),
         where=places,
         where_missing=None if places else "the copies were made where the probe takes no line",
         advice=_advice(window, places),
         gain=_gain(window, cost, lost),
     )
+
+
+def _pinned(window: Window, cost: CopyCost) -> Evidence | None:
+    left = pinned_share(window, cost)
+    if left is None:
+        return None
+    what = f"E': the same bytes from pinned memory, at {percent(REACHED)} of the link"
+    return span(what, account(window).ms(left))
 
 
 def _giga(rate: float | None) -> float | None:
@@ -120,9 +130,8 @@ def _gain(window: Window, cost: CopyCost, lost: float) -> Gain:
         return Gain(most, None, f"T / (T - E), E from {cost.basis}", at_least=not cost.measured)
     acc = account(window)
     basis = (
-        f"T / (T - E + E'): T = {ms(acc.step_ms or 0.0)}, E = {ms(acc.ms(lost))}; E' from 0 "
-        f"(overlapped) to {ms(acc.ms(min(left, lost)))}, the same bytes at {percent(REACHED)} of "
-        "the link"
+        f"T / (T - E + E'): T {ms(acc.step_ms or 0.0)}, E {ms(acc.ms(lost))}, E' 0 to "
+        f"{ms(acc.ms(min(left, lost)))}"
     )
     low = 1.0 / (1.0 - lost + min(left, lost))
     return Gain(most, (low, most), basis, at_least=not cost.measured)
