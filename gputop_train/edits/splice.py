@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from gputop_train.edits.errors import EditError
-from gputop_train.edits.parsing import parse
 from gputop_train.edits.syntax import Argument, Call, Source
 
 #: A line that would grow beyond this is broken instead.
@@ -54,7 +53,6 @@ def check(text: str) -> None:
             compile(text, "<edit>", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as failure:
         raise EditError(f"The change would not be valid Python there: {failure}.") from None
-    parse(text)
 
 
 def set_value(argument: Argument, value: Any) -> Splice:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import pathlib
 import textwrap
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from gputop_train.edits import changes, loaders
 from gputop_train.edits.errors import EditError
 from gputop_train.edits.parsing import parse
-from gputop_train.edits.splice import apply
+from gputop_train.edits.splice import add_keywords, apply
 
 IMPORTS = "import torch\nfrom torch.utils.data import DataLoader\n"
 
@@ -418,3 +420,38 @@ def test_where_it_is_not_certain_nothing_is_detached(text):
 def test_what_is_not_python_is_refused_in_a_sentence(text):
     with pytest.raises(EditError):
         parse(text)
+
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SCRIPTS = [
+    ROOT / "demos/starved.py",
+    ROOT / "demos/launch_bound.py",
+    *(ROOT / "tests/harmless_scripts").glob("*.py"),
+]
+
+
+@pytest.mark.parametrize("file", SCRIPTS, ids=lambda f: f.name)
+def test_a_keyword_added_to_any_call_of_a_script_is_all_that_changes(file):
+    source = parse(file.read_text(encoding="utf-8"))
+    before = ast.dump(ast.parse(source.text))
+    calls = [c for c in source.calls if not any(a.star for a in c.arguments)]
+    made = 0
+    for call in calls[:: max(1, len(calls) // 6)]:
+        try:
+            after = apply(source, add_keywords(source, call, {"new_one": 1, "new_two": True}))
+        except EditError as problem:
+            # ``f(x for x in y, a=1)`` is no Python, nor is a line break in a plain f-string.
+            assert "would not be valid" in str(problem)
+            continue
+        tree = ast.parse(after)
+        added = [k for k in ast.walk(tree) if isinstance(k, ast.keyword) and k.arg in NEW]
+        assert {k.arg for k in added} == NEW and len(added) == 2
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call):
+                node.keywords = [k for k in node.keywords if k not in added]
+        assert ast.dump(tree) == before
+        made += 1
+    assert made or not calls
+
+
+NEW = {"new_one", "new_two"}
