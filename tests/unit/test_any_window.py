@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from synthetic_windows import HOOKS, UUID, loader, make_steps, probe, site, window
 
+from gputop_train.diagnose import evidence
 from gputop_train.diagnose.engine import diagnose
 from gputop_train.diagnose.evidence import totals_of
 from gputop_train.diagnose.regimes import regimes, stretch
@@ -25,6 +26,8 @@ from gputop_train.model import (
     Interval,
     ProcSample,
 )
+from gputop_train.store.reader import RunReader
+from gputop_train.store.writer import RunWriter
 
 KINDS = ("sync", "h2d", "save", "data", "eval", "logging", "sample", "loader", "nograd", "backward")
 WINDOWS = 240
@@ -286,3 +289,40 @@ def test_any_window_gets_a_valid_answer(part):
 def test_the_same_window_made_twice_gets_the_same_answer():
     for seed in range(0, WINDOWS, 40):
         assert diagnose(any_window(seed)) == diagnose(any_window(seed))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_store_gets_a_valid_answer_live_and_at_the_end(tmp_path, seed):
+    made = any_window(1000 + seed)
+    r = Random(seed)
+    path = tmp_path / "run.sqlite"
+    with RunWriter(path, **({"keep_ns": 5 * 10**9, "keep_steps": 20} if r.chance() else {})) as to:
+        to.add_steps(made.steps)
+        to.add_intervals(made.intervals)
+        end = made.t1_ns
+        to.put_loaders(made.loaders, end)
+        to.put_sites(made.sites, end)
+        to.put_probe_state(0, {**made.probe}, end)
+        to.add_host(made.host)
+        to.add_procs({(p.t_ns, p.pid): p for p in made.procs}.values())
+        to.add_util({u.t_ns: u for u in made.util}.values())
+        to.add_gpu(made.gpu)
+        to.add_gpm(made.gpm)
+        to.add_memory({m.t_ns: m for m in made.memory}.values())
+        to.commit()
+        if r.chance():
+            to.prune(end)
+            to.commit()
+    with RunReader(path) as reader:
+        for final in (True, False):
+            window = evidence.build(reader, final=final)
+            found = diagnose(window)
+            assert found == diagnose(evidence.build(reader, final=final))
+            assert window.totals.steps <= window.steps_seen == len(made.steps)
+            assert sum(one.steps for one in window.regimes) >= window.totals.steps
+            assert finite(msgspec.to_builtins(found))
+            if window.newest is not None:
+                assert window.newest.t1_ns == window.t1_ns
+                assert window.newest.totals.steps < window.totals.steps
+            if window.halves is not None:
+                assert sum(half.steps for half in window.halves) == window.totals.steps
