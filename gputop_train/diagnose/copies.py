@@ -33,6 +33,7 @@ class CopyCost:
         basis: The same in words.
         pageable: Part (0..1) of the bytes from pageable memory; ``None`` where no line was seen.
         bytes_per_step: Bytes a step; ``None`` where no line was seen.
+        calls_per_step: Copies a step.
         rate: Bytes/s between the events.
     """
 
@@ -42,6 +43,7 @@ class CopyCost:
     basis: str
     pageable: float | None
     bytes_per_step: float | None
+    calls_per_step: float | None
     rate: float | None
 
 
@@ -80,6 +82,7 @@ def copy_cost(window: Window) -> CopyCost | None:
         basis=basis,
         pageable=pageable,
         bytes_per_step=total / steps if total and steps else None,
+        calls_per_step=sum(s.count for s in sites) / steps if sites and steps else None,
         rate=pair_bytes / pair_ns * 1e9 if pair_ns and pair_bytes else None,
     )
 

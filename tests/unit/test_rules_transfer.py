@@ -109,6 +109,20 @@ def test_an_unpinned_copy_that_costs_little_is_not_worth_mending():
     assert "at most 1.02x" in found.why
 
 
+def test_a_few_small_copies_cost_calls_and_are_left_alone():
+    small = made({"h2d": 1.4, "forward": 9, "backward": 9.6}, {"h2d": 1.4}, (copying(a_step=9e4),))
+    found = pageable_h2d.judge(small)
+    assert isinstance(found, RuledOut)
+    assert "90 kB a step" in found.why
+
+
+def test_many_small_copies_are_to_become_one():
+    many = replace(copying(a_step=400_000, ms=4), count=40 * STEPS)
+    found = pageable_h2d.judge(made({"h2d": 4, "forward": 8, "backward": 8}, {"h2d": 4}, (many,)))
+    assert found.advice[0].text.startswith("Move one tensor in place of 40 small ones a step")
+    assert len(found.advice) == 3
+
+
 def test_a_copy_that_waits_for_the_gpus_earlier_work_is_not_charged_for_it():
     found = pageable_h2d.judge(made(exposed={"h2d": 0.3}, util=95))
     assert isinstance(found, RuledOut)

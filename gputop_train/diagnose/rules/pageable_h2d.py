@@ -38,6 +38,7 @@ from gputop_train.diagnose.rules.base import (
     name,
     number,
     percent,
+    plain,
     severity,
     span,
     where,
@@ -47,6 +48,10 @@ from gputop_train.diagnose.window import Window
 from gputop_train.model import Abstention, Advice, Evidence, Finding, Gain, Loader, Where
 
 ID = "pageable-h2d"
+#: A step that copies less pays for calls rather than bytes: below the warn band it is left alone.
+MIN_BYTES = 1_000_000
+#: So many copies a step of so few bytes each are to become one; CUDA stages up to 64 kB by itself.
+MANY, SMALL = 8, 64 * 1024
 
 
 def judge(window: Window) -> Judgement:
@@ -72,6 +77,9 @@ def judge(window: Window) -> Judgement:
         return Abstention(ID, "no line was seen copying, so whether its memory is pinned")
     if cost.pageable < MOSTLY:
         return RuledOut(ID, f"{percent(1 - cost.pageable)} of the bytes come from pinned memory")
+    size = cost.bytes_per_step or 0.0
+    if lost < WARN and size < MIN_BYTES:
+        return RuledOut(ID, f"{size / 1e3:.3g} kB a step cost calls rather than bytes")
     return _finding(window, cost, lost)
 
 
@@ -98,6 +106,7 @@ def _finding(window: Window, cost: CopyCost, lost: float) -> Finding:
                 number("host blocked in copies (context)", cost.host, "of wall"),
                 amount("copied", cost.bytes_per_step or 0.0, " a step"),
                 number("from pageable memory", cost.pageable, "of bytes"),
+                number("copies", cost.calls_per_step, "a step"),
                 number("rate of a copy", cost.rate / 1e9 if cost.rate else None, "GB/s"),
                 number("PCIe link, one direction", _giga(best_link(window)), "GB/s"),
                 _pinned(window, cost),
@@ -106,7 +115,7 @@ def _finding(window: Window, cost: CopyCost, lost: float) -> Finding:
         ),
         where=places,
         where_missing=None if places else "the copies were made where the probe takes no line",
-        advice=_advice(window, places),
+        advice=(*_fewer(cost, places), *_advice(window, places))[:3],
         gain=_gain(window, cost, lost),
     )
 
@@ -135,6 +144,19 @@ def _gain(window: Window, cost: CopyCost, lost: float) -> Gain:
     )
     low = 1.0 / (1.0 - lost + min(left, lost))
     return Gain(most, (low, most), basis, at_least=not cost.measured)
+
+
+def _fewer(cost: CopyCost, places: tuple[Where, ...]) -> tuple[Advice, ...]:
+    calls, size = cost.calls_per_step or 0.0, cost.bytes_per_step or 0.0
+    if calls < MANY or size / calls > SMALL:
+        return ()
+    line = f" ({name(places[0])})" if places else ""
+    return (
+        Advice(
+            f"Move one tensor in place of {plain(calls)} small ones a step{line}: join them on the "
+            f"host, copy {size / 1e3:.3g} kB at once, split on the GPU."
+        ),
+    )
 
 
 def _advice(window: Window, places: tuple[Where, ...]) -> tuple[Advice, ...]:
@@ -219,6 +241,9 @@ RULE = Rule(
                 "proposed for the 5%; bands of TraceML and TensorFlow's profiler",
             ),
             Threshold("bytes from pageable memory", f">= {percent(MOSTLY)}", "proposed"),
+            Threshold(
+                "bytes a step, below the warn band", f">= {MIN_BYTES / 1e6:.0f} MB", "proposed"
+            ),
             Threshold("part of the link a pinned copy reaches", percent(REACHED), "proposed"),
         ),
         mistaken_for=(
@@ -228,6 +253,7 @@ RULE = Rule(
             "a copy that waits for the GPU's earlier work: the events around it measure the copy "
             "alone",
             "device-roundtrip: what is copied up came down in the same step",
+            "a few small copies, whose cost is the calls and not their memory",
         ),
         mend=(
             "pin the memory where it is made (pin_memory=True in a loader with workers, or "
