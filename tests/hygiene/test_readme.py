@@ -9,7 +9,7 @@ import pytest
 from repository import ROOT, name, readme_commands
 
 CI = ROOT / ".ci" / "run"
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def test_readme_gives_one_command_for_the_main_job_and_one_for_the_tests():
