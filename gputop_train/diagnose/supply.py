@@ -17,6 +17,8 @@ QUEUE_EMPTY, MIN_POLLS = 0.5, 5
 #: With workers and batches ready at this part of the polls, the wait is not for supply: next()
 #: itself is slow, or other programs took the core. Worth a line, no warning (proposed here).
 MOSTLY_READY = 0.75
+#: Batch time over the workers as a part of T - E: below it the supply keeps up (proposed).
+WELL_AHEAD = 0.7
 BUSY_WORKER = 0.85
 IDLE_WORKER = 0.4
 #: A worker that uses less than this has nothing to do; half of them: the split is at fault.
@@ -224,6 +226,17 @@ def ready(supply: Supply) -> bool:
     """Batches wait for the trainer, and not only between bursts."""
     empty = supply.empty_share
     return empty is not None and empty <= 1 - MOSTLY_READY and not supply.waits.in_bursts
+
+
+def ahead(supply: Supply, pace: Pace) -> bool:
+    """Whether the workers make batches well before they are due, so that none can be lacking.
+
+    Not where the wait is in a few steps: what is fast in the mean may be late at times.
+    """
+    loader = supply.loader
+    if loader is None or loader.num_workers == 0 or supply.waits.few or pace.supply_ms is None:
+        return False
+    return pace.supply_ms <= WELL_AHEAD * pace.floor_ms
 
 
 def jobless(workers: tuple[float, ...]) -> int:

@@ -691,7 +691,16 @@ def test_a_trainer_without_a_core_does_not_wait_for_batches():
     seen = window(STARVED, loaders=(QUICK,), procs=delayed(0.4, 4), depths=[8] * 20)
     said = input_bound.judge(seen)
     assert isinstance(said, Abstention)
-    assert "although batches are ready" in said.missing and "0.4 cores" in said.missing
+    assert "batches are there in time" in said.missing and "0.4 cores" in said.missing
+
+
+def test_a_short_run_on_a_busy_machine_is_not_starved_because_nobody_polled_its_queue():
+    # Two polls; the workers need 0.5 ms a step; the trainer fights for a core.
+    seen = window(STARVED, loaders=(QUICK,), procs=delayed(0.5, 4), depths=[1, 2])
+    assert isinstance(input_bound.judge(seen), Abstention)
+    slow = loader(num_workers=4, fetch=fetches(*[40.0] * 4), source=ITEMS)
+    seen = window(STARVED, loaders=(slow,), procs=delayed(0.5, 4), depths=[1, 2])
+    assert isinstance(input_bound.judge(seen), Finding)
 
 
 def test_an_empty_queue_behind_slow_workers_is_no_hand_over():

@@ -40,9 +40,12 @@ from gputop_train.diagnose.supply import (
     BUSY_WORKER,
     MOSTLY_READY,
     QUEUE_EMPTY,
+    WELL_AHEAD,
     Supply,
+    ahead,
     feeding,
     mean,
+    pace_at,
     ready,
     supply_of,
 )
@@ -77,11 +80,12 @@ def judge(window: Window) -> Judgement:
         return RuledOut(ID, "a single wait, not a pattern")
     supply = supply_of(window)
     denied = mean(p.run_delay for p in window.procs if p.role == "trainer")
-    if ready(supply) and denied is not None and denied >= TRAINER_DENIED:
+    plenty = ready(supply) or ahead(supply, pace_at(window, lost, supply))
+    if plenty and denied is not None and denied >= TRAINER_DENIED:
         return Abstention(
             ID,
             f"a core for the training process: next() takes {percent(lost)} of the time although "
-            f"batches are ready, and it was ready to run on {denied:.2g} cores it did not get",
+            f"batches are there in time, and it was ready for {denied:.2g} cores it did not get",
         )
     return _finding(window, lost, basis, confidence, supply)
 
@@ -107,7 +111,7 @@ def _finding(
     if supply.empty_share is not None and supply.empty_share < QUEUE_EMPTY:
         confidence = "medium" if confidence == "high" else "low"  # batches were ready: not supply
     level = severity(lost, window.totals.steps)
-    if ready(supply):
+    if ready(supply) or ahead(supply, pace_at(window, lost, supply)):
         level = "info"
     places, why_none = _places(window, supply)
     waiting = "The GPU" if window.on_gpu else "Training"
@@ -203,7 +207,12 @@ PAGE = Page(
             "proposed",
         ),
         Threshold(
-            "batches ready, but the trainer ready to run without a core (schedstat)",
+            "or batch time over the workers",
+            f"<= {percent(WELL_AHEAD)} of T - E: information as well",
+            "proposed",
+        ),
+        Threshold(
+            "batches in time, but the trainer ready to run without a core (schedstat)",
             f">= {TRAINER_DENIED} cores: not judged",
             "proposed",
         ),
