@@ -63,6 +63,7 @@ def render(rows: Sequence[Judged], measured: Mapping[str, Measured], top: Sequen
     lines = [*top, "", *_summary(rows), "", *_confusion(rows), "", *_answers(rows)]
     if measured:
         lines += ["", *_gains(rows, measured)]
+    lines += _repeats(rows)
     lines += ["", *_misses(rows)]
     return "\n".join(lines) + "\n"
 
@@ -137,6 +138,23 @@ def _gains(rows: Sequence[Judged], measured: Mapping[str, Measured]) -> list[str
         shown = "" if achieved is None else f"{achieved:.2f}"
         named = judged.said if judged else ""
         lines.append(_line([name, named, shown, spread, ceiling, expected, told]))
+    return lines
+
+
+def _repeats(rows: Sequence[Judged]) -> list[str]:
+    """What repeated runs of one script said, where there were any."""
+    answers: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        answers.setdefault((row.name, row.kind), []).append(row.said)
+    many = {key: said for key, said in answers.items() if len(said) > 1}
+    if not many:
+        return []
+    same = sum(len(set(said)) == 1 for said in many.values())
+    lines = ["", f"Repeated runs: {same} of {len(many)} scripts gave the same answer every time."]
+    for (name, kind), said in many.items():
+        if len(set(said)) > 1:
+            told = ", ".join(f"{word} ({n})" for word, n in Counter(said).most_common())
+            lines.append(f"- {name}, {kind}: {told}")
     return lines
 
 

@@ -228,6 +228,8 @@ def test_the_table_counts_and_explains(tmp_path):
     assert "| worker-respawn | 1 | 1 |" in text
     assert "| case_01 | input-bound/worker-respawn | 1.95 | 1.90-2.00 | 2.00 |  | ok |" in text
     assert "- case_01, as is: not named. Abstained: x: y." in text
+    assert "Repeated runs: 0 of 1 scripts gave the same answer every time." in text
+    assert "- case_01, as is: input-bound/worker-respawn (1), abstained (1)" in text
 
 
 TRAINS = """
