@@ -98,11 +98,15 @@ def _judge(window: Window, probe: Abstention | None) -> Diagnosis:
         also=also,
         abstained=abstained,
         ruled_out=ruled_out,
-        note=(
-            f"No cause of lost time above {percent(WARN if also else INFO)} in "
-            f"{window.totals.steps} steps."
-        ),
+        note=_all_is_well(window, order),
     )
+
+
+def _all_is_well(window: Window, told: Sequence[Finding]) -> str:
+    """What was looked for and not found; what was over or came once is no such cause."""
+    past = any(f.lost_share >= WARN for f in told)
+    what = "No cause of lost time that lasts or recurs" if past else "No cause of lost time"
+    return f"{what} above {percent(WARN if told else INFO)} in {window.totals.steps} steps."
 
 
 def _found(window: Window, until: int | None = None) -> tuple[list[Finding], list[Judgement]]:
