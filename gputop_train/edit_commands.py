@@ -44,14 +44,15 @@ def plan_of(run_dir: Path, only: int | None = None) -> tuple[dict[str, Any], Pla
             loaders = tuple(reader.loaders())
     except StoreError:
         loaders = ()
-    script = _text(run.get("script"))
+    script, started = _text(run.get("script")), run.get("started_wall_ns")
+    ours = (runfile.read_json(run_dir / _APPLIED) or {}).values()
     facts = plan.Run(
         cwd=_text(run.get("cwd")),
         script=script if script is not None and script.endswith(".py") else None,
         command=tuple(w for w in run.get("command") or () if isinstance(w, str)),
-        started_ns=run.get("started_wall_ns"),
+        started_ns=started if isinstance(started, int) else None,
         loaders=loaders,
-        ours=frozenset((runfile.read_json(run_dir / _APPLIED) or {}).values()),
+        ours=frozenset(digest for digest in ours if isinstance(digest, str)),
     )
     return report, plan.make(report, facts, only)
 
