@@ -79,6 +79,14 @@ def _site(kind: str, took: int, marked: bool, weight: int) -> tuple[int, int]:
     return sites.caller(kind, depth=4), stands_for
 
 
+def _size(source: Any) -> int:
+    """Bytes of a tensor; 0 = not known (a sparse one does not tell)."""
+    try:
+        return 0 if source is None else int(source.nbytes)
+    except Exception:
+        return 0
+
+
 def _write(code: int, start: int, end: int, amount: int, site: int) -> None:
     append(start << 6 | code)
     append((end - start) << 6 | W.ARG_DUR)
@@ -91,8 +99,7 @@ def _finish_read(start: int, source: Any, marked: bool, weight: int) -> int:
     end = now()
     size = site = 0
     try:
-        if source is not None:
-            size = source.nbytes
+        size = _size(source)
         site, stands_for = _site("sync", end - start, marked, weight)
         if site and stands_for:
             sites.count(site, end - start, size, 0, stands_for)
@@ -107,7 +114,7 @@ def _finish_copy(start: int, source: Any, marked: bool) -> int:
     end = now()
     size = site = 0
     try:
-        size = source.nbytes
+        size = _size(source)
         site, stands_for = _site("h2d", end - start, marked, gate.weight)
         if site and stands_for:
             unpinned = 0 if _is_pinned(site, source) else size
