@@ -23,6 +23,8 @@ OVER_PART = 0.5
 GONE = 0.25
 #: A cause began when its share is this much larger than before (proposed here).
 GREW = 1.5
+#: Of a regime that is more of the run than this, too little lies before it to compare with.
+NEARLY_ALL = 0.9
 
 
 def merged(window: Window, whole: Sequence[Finding], newest: Sequence[Judgement]) -> list[Finding]:
@@ -55,7 +57,7 @@ def _in_its_light(
     today = now.get(finding.id)
     if isinstance(today, RuledOut) and finding.severity != "info":
         return _over(window, finding)
-    if isinstance(today, Finding) and today.lost_share * part > 0:
+    if isinstance(today, Finding) and today.lost_share > 0 and part <= NEARLY_ALL:
         before = (finding.lost_share - today.lost_share * part) / max(1e-9, 1 - part)
         if today.lost_share >= GREW * max(before, 0.0) and _lasts(today):
             return _late(window, today, finding.lost_share)

@@ -58,7 +58,7 @@ def build(
     rank = min(reader.ranks(), default=min(states, default=0))
     found = (_whole if final else _live)(reader, rank, t0_ns, t1_ns)
     part = cut(found.steps, found.older, starts_run=found.starts_run)
-    begins = _begins([*found.older, *found.steps], part, 0 if final else REGIME_NS)
+    begins = _begins([*found.older, *found.steps], part, final=final)
     newest = part.since(begins[-1]) if len(begins) > 1 else part
     kept = part if final else newest
     span = _bounds(kept, t0_ns, t1_ns, reader)
@@ -81,9 +81,10 @@ def build(
     )
 
 
-def _begins(seen: Sequence[Step | StepRollup], part: Cut, least_ns: int) -> list[int]:
+def _begins(seen: Sequence[Step | StepRollup], part: Cut, *, final: bool) -> list[int]:
     """Begin of each regime in ns; the warm-up helps to tell the first from it and is left out."""
-    changes = [seen[at].t0_ns for at in regimes(seen, least_ns)]
+    found = regimes(seen) if final else regimes(seen, REGIME_NS, by_time=False)
+    changes = [seen[at].t0_ns for at in found]
     if not part.parts:
         return []
     first = part.parts[0].t0_ns

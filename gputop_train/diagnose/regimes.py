@@ -40,12 +40,14 @@ STEADY = tuple(label for label in LABELS if label not in INTERRUPTIONS)
 COSTS = ("data_wait", "h2d", "sync", "comm", "other")
 
 
-def regimes(parts: Sequence[Part], least_ns: int = 0) -> list[int]:
+def regimes(parts: Sequence[Part], least_ns: int = 0, *, by_time: bool = True) -> list[int]:
     """Where regimes begin.
 
     Args:
         parts: Steps, or seconds of steps, of one rank in order of time.
         least_ns: How long each of them lasts at least.
+        by_time: Whether another step time alone makes another regime. A host's own speed drifts by
+            half within minutes (catalogue 0b), which changes no cause.
 
     Returns:
         Indices into ``parts``, the first of which is 0; empty without parts.
@@ -53,6 +55,8 @@ def regimes(parts: Sequence[Part], least_ns: int = 0) -> list[int]:
     if not parts:
         return []
     edges, features, spans, counts = _bins(parts)
+    if not by_time:
+        features = features[:, 1:]
     found = [(0, len(features))]
     while len(found) < MAX_REGIMES:
         cuts = [(_split(features, spans, counts, a, b, least_ns), (a, b)) for a, b in found]
@@ -174,9 +178,15 @@ def _allowed(spans: Floats, counts: Floats, a: int, b: int, least_ns: int) -> np
 
 def _scale(x: Floats) -> Floats:
     """What a change is measured in: the least that matters, or the scatter of neighbours."""
+    return np.asarray(np.maximum(_least(x), _scatter(x)), dtype=float)
+
+
+def _least(x: Floats) -> Floats:
+    """The least change of each feature that matters; a log step time comes first, if at all."""
     least = np.full(x.shape[1], MIN_SHARE)
-    least[0] = np.log(MIN_RATIO)
-    return np.asarray(np.maximum(least, _scatter(x)), dtype=float)
+    if x.shape[1] > len(COSTS):
+        least[0] = np.log(MIN_RATIO)
+    return least
 
 
 def _scatter(x: Floats) -> Floats:
@@ -189,8 +199,7 @@ def _scatter(x: Floats) -> Floats:
 
 def _differ(before: Floats, after: Floats) -> bool:
     jump = np.abs(np.median(after, axis=0) - np.median(before, axis=0))
-    least = np.full(before.shape[1], MIN_SHARE)
-    least[0] = np.log(MIN_RATIO)
+    least = _least(before)
     noise = np.maximum(before.std(axis=0), after.std(axis=0))
     few = np.sqrt(1 / len(before) + 1 / len(after))
     # Beyond the error of the medians, and beyond what single rows scatter: a slope is no step.
@@ -217,9 +226,7 @@ def _falls_back(model: Floats, rows: Floats) -> bool:
             as the other ended.
     """
     theirs, own = np.median(model, axis=0), np.median(rows, axis=0)
-    least = np.full(rows.shape[1], MIN_SHARE)
-    least[0] = np.log(MIN_RATIO)
-    told = np.abs(theirs - own) >= least
+    told = np.abs(theirs - own) >= _least(rows)
     if not told.any():
         return False
     near = np.abs(rows - theirs)[:, told] < np.abs(rows - own)[:, told]

@@ -257,3 +257,20 @@ def test_a_cause_that_goes_on_is_not_over_because_a_short_regime_holds_one_occur
     found = diagnose(window)
     assert found.verdict is not None and found.verdict.id == "input-bound"
     assert "over at" not in found.verdict.summary
+
+
+def test_saves_stay_told_live_while_the_host_grows_slower(tmp_path):
+    steps = make_steps(
+        1200,
+        {},
+        extra=lambda i: (
+            {"forward": 100 if i < 900 else 160} | ({"checkpoint": 8000} if i % 300 == 299 else {})
+        ),
+    )
+    saves = [
+        Interval(0, "checkpoint", s.t0_ns, s.t0_ns + 8000 * MS)
+        for s in steps
+        if s.labels["checkpoint"]
+    ]
+    found = judged(recorded(tmp_path, steps, intervals=saves), final=False)
+    assert found.verdict is not None and found.verdict.id == "checkpoint-stall"

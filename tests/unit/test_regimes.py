@@ -122,3 +122,11 @@ def test_the_ends_of_a_run_never_touch():
     assert first[-1].t1_ns - first[0].t0_ns <= third
     assert last[0].t0_ns > first[-1].t1_ns
     assert ends([], 1) == ((), ())
+
+
+def test_a_host_that_grows_slower_is_a_change_only_where_time_is_asked_for():
+    slower = {label: 1.5 * ms for label, ms in FED.items()}
+    steps = changing((300, FED), (300, slower), noise=0.1)
+    assert len(regimes(steps)) == 2
+    assert regimes(steps, by_time=False) == [0]
+    assert len(regimes(changing((300, FED), (300, STARVED)), by_time=False)) == 2
