@@ -726,7 +726,7 @@ def test_idle_workers_behind_an_empty_pinned_queue_wait_for_the_pinning_thread()
         depths=EMPTY,
     )
     assert found.refined == "pin-memory-thread"
-    assert found.confidence == "high"
+    assert (found.severity, found.confidence) == ("critical", "high")
 
 
 @pytest.mark.parametrize(
@@ -750,6 +750,14 @@ def test_the_pinning_thread_is_not_blamed_for_what_others_do(changes, cpu, depth
         depths=depths,
     )
     assert found.refined != "pin-memory-thread"
+
+
+def test_busy_workers_of_a_stream_are_not_told_to_be_more():
+    stream = loader(num_workers=4, iterable=True, fetch=fetches(*[40.0] * 4), source=ITEMS)
+    found, _ = named(loaders=(stream,), workers=[0.97] * 4, depths=EMPTY, cores=16)
+    assert found.refined == "prep-stall"
+    assert all(a.setting is None for a in found.advice)
+    assert "as many shards" in found.advice[0].text
 
 
 def test_where_no_cause_is_certain_the_advice_is_what_was_measured():

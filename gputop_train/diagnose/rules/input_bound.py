@@ -110,6 +110,9 @@ def _finding(
     acc = account(window)
     if supply.empty_share is not None and supply.empty_share < QUEUE_EMPTY:
         confidence = "medium" if confidence == "high" else "low"  # batches were ready: not supply
+    workers = supply.loader is not None and supply.loader.num_workers > 0
+    if workers and supply.empty_share is None and supply.fetch is None:
+        confidence = "medium" if confidence == "high" else "low"  # nobody saw the supply
     level = severity(lost, window.totals.steps)
     if ready(supply) or ahead(supply, pace_at(window, lost, supply)):
         level = "info"

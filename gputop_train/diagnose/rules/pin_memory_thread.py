@@ -25,6 +25,7 @@ from gputop_train.diagnose.rules.base import (
     ms,
     number,
     percent,
+    severity,
     span,
 )
 from gputop_train.diagnose.rules.loader_ipc_overhead import FAR_AHEAD
@@ -83,6 +84,7 @@ def refine(window: Window, found: Finding) -> Refinement | Abstention | RuledOut
             ),
         ),
         gain=gain(found.lost_share, "T / (T - E), E behind the pinning thread", at_least=at_least),
+        severity=severity(found.lost_share, window.totals.steps),
     )
 
 

@@ -19,7 +19,7 @@ from gputop_train.diagnose.loading_advice import (
     more_workers,
     places,
 )
-from gputop_train.diagnose.loading_model import role_cores
+from gputop_train.diagnose.loading_model import MAX_WORKERS, rank_cores, role_cores
 from gputop_train.diagnose.rules.base import (
     Page,
     Refinement,
@@ -116,8 +116,13 @@ def _named(
 
 
 def _full(window: Window, loader: Loader) -> str:
-    cores = window.cores
-    if cores is None:
+    if loader.iterable:
+        return (
+            f"an IterableDataset takes more than its {loader.num_workers} workers only where it "
+            "has as many shards; "
+        )
+    cores = rank_cores(window)
+    if cores is None or loader.num_workers >= MAX_WORKERS:
         return ""
     trainer = role_cores(window, "trainer") or 1.0
     return (
