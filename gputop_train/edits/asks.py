@@ -5,16 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from gputop_train.edits import changes, loaders
 from gputop_train.edits.desk import Change, Desk, at_line, change_loader, search
+from gputop_train.edits.errors import EditError
 from gputop_train.edits.splice import Splice
 from gputop_train.edits.syntax import Source
 
 Edit = Callable[[], Change]
 #: The release from which ``in_order=False`` is right (torch's own issue tracker).
 IN_ORDER = (2, 7)
+#: Calls that advice takes out, and the words in which it does.
+WITHOUT: Mapping[str, str] = {
+    "torch.cuda.empty_cache": r"empty_cache\(\)",
+    "torch.cuda.synchronize": r"^Remove \S*synchronize\(",
+    "gc.collect": r"^Take gc\.collect\(\) out",
+}
 #: Settings that change what is computed, not only how fast.
 CHANGING = frozenset({"batch_size"})
 
@@ -41,10 +49,15 @@ def edits(
         then, now = (int(n.replace(",", "")) for n in often.groups())
         rarer = partial(changes.rarer, now=now, then=then, command=desk.run.command)
         yield partial(at_line, desk, places[0], rarer)
-    if "empty_cache" in text:
-        for place in places:
-            if "empty_cache" in (place["what"] or ""):
-                yield partial(at_line, desk, place, changes.without_empty_cache)
+    for call, words in WITHOUT.items():
+        if not re.search(words, text):
+            continue
+        name = call.rpartition(".")[2] + "("
+        meant = [p for p in places if name in (p["what"] or "") and _told(p, text)]
+        for place in meant:
+            yield partial(at_line, desk, place, partial(changes.without, full_name=call))
+        if not meant:
+            yield partial(search, desk, places, partial(_only, call))
     for change in _searched(text, named, release):
         yield partial(search, desk, places, change)
 
@@ -70,6 +83,19 @@ def _searched(
     # On a CPU detached tensors still scatter the heap: there the advice asks for plain numbers.
     if "memory-leak" in named and ".detach().cpu()" in text:
         yield lambda source, line: changes.detached(source)
+
+
+def _told(place: Mapping[str, Any], text: str) -> bool:
+    """Whether a text is about this place, or about none in particular."""
+    return f"{Path(place['file']).name}:{place['line']}" in text or ".py:" not in text
+
+
+def _only(call: str, source: Source, line: int | None) -> changes.Change:
+    """The one statement of a file that makes this call, wherever it stands."""
+    lines = [c.line for c in source.calls if source.full_name(c.func) == call]
+    if len(lines) != 1:
+        raise EditError(f"This file calls {call}() in {len(lines)} places.")
+    return lines[0], changes.without(source, lines[0], call)
 
 
 def changes_results(advice: Mapping[str, Any]) -> bool:

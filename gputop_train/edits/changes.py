@@ -198,16 +198,35 @@ def uncompressed(source: Source, line: int) -> list[Splice]:
     return [Splice(at, at + len("savez_compressed"), "savez")]
 
 
-def without_empty_cache(source: Source, line: int) -> list[Splice]:
-    """Take ``torch.cuda.empty_cache()`` at a line out.
+def without(source: Source, line: int, full_name: str) -> list[Splice]:
+    """Take a statement that only calls ``full_name`` out, such as ``torch.cuda.empty_cache``.
 
     Raises:
-        EditError: It is not a statement there.
+        EditError: It is not a statement there, or something may rely on it.
     """
-    calls = [c for c in source.calls_at(line) if c.name == "empty_cache"]
+    name = full_name.rpartition(".")[2]
+    calls = [c for c in source.calls_at(line) if source.full_name(c.func) == full_name]
     if len(calls) != 1 or calls[0].statement is None:
-        raise EditError(f"No statement empty_cache() is written at line {line}.")
+        raise EditError(f"No statement {name}() of its own is written at line {line}.")
+    if name == "synchronize":
+        _nothing_waits(source)
     return [_remove(source, calls[0])]
+
+
+def _nothing_waits(source: Source) -> None:
+    """See to it that no event, stream or copy to the host needs a ``synchronize()`` to be done.
+
+    Raises:
+        EditError: One may.
+    """
+    found = re.search(r"\b(?:elapsed_time|Stream|graph|CUDAGraph)\(", source.text)
+    copies = any(
+        c.argument("non_blocking") is not None and (c.name == "copy_" or not _copies_to_device(c))
+        for c in source.calls
+    )
+    if found is not None or copies:
+        what = found.group()[:-1] if found is not None else "a copy to the host"
+        raise EditError(f"This file uses {what}, which may rely on it: take it out by hand.")
 
 
 def _remove(source: Source, call: Call) -> Splice:

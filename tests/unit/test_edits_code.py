@@ -305,7 +305,7 @@ def test_anomaly_detection_by_a_flag_names_the_flag():
 )
 def test_empty_cache_goes(before, after):
     line = 2 + before[: before.index("torch.cuda")].count("\n") + 1
-    assert changed(before, changes.without_empty_cache, line) == after
+    assert changed(before, changes.without, line, "torch.cuda.empty_cache") == after
 
 
 SAVES = """\
@@ -355,6 +355,25 @@ def test_arrays_are_written_without_compression():
     assert changed(before, changes.uncompressed, 3) == before.replace("_compressed", "")
     with pytest.raises(EditError):
         changed("np.savez(file)\n", changes.uncompressed, 3)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "print(start.elapsed_time(end))\n",
+        "s = torch.cuda.Stream()\n",
+        'y = x.to("cpu", non_blocking=True)\n',
+        "host.copy_(x, non_blocking=True)\n",
+    ],
+)
+def test_a_synchronize_that_something_may_wait_for_stays(more):
+    text = "for x in y:\n    run()\n    torch.cuda.synchronize()\n"
+    name = "torch.cuda.synchronize"
+    assert changed(text, changes.without, 5, name) == text[: text.index("    torch")]
+    fine = "    x = x.to(device, non_blocking=True)\n"
+    assert changed(text + fine, changes.without, 5, name).endswith("run()\n" + fine)
+    with pytest.raises(EditError, match="may rely on it"):
+        changed(text + more, changes.without, 5, name)
 
 
 def test_compile_takes_dynamic_shapes():

@@ -193,6 +193,26 @@ def test_why_there_is_no_diff_fits_what_was_advised(script):
     assert "more than a change of one line" in why("give the arrays to a thread")
 
 
+def test_calls_are_taken_out_where_the_advice_says(script):
+    script.write_text(
+        "import gc, torch\nfor x in y:\n    run()\n    torch.cuda.synchronize()\n"
+        "    run()\n    gc.collect()\n    torch.cuda.synchronize()\n"
+    )
+    where = [place(script, n, "torch.cuda.synchronize()") for n in (4, 7)]
+    waits = advice("Remove torch.cuda.synchronize() at train.py:7: 1 a step, 9 ms of 20 ms idle.")
+    garbage = advice("Take gc.collect() out of the loop (train.py:6), or call it every 30 steps")
+    found = made(
+        script,
+        finding(waits, id="host-sync-stall", where=where),
+        finding(garbage, id="gc-pause", where=[place(script, 6, "gc.collect()")]),
+        loaders=(),
+    )
+    taken = [[x for x in p.diff.splitlines() if x[:1] in "+-"][2:] for p in found.proposals]
+    assert taken == [["-    torch.cuda.synchronize()"], ["-    gc.collect()"]]
+    unplaced = finding(advice("Take gc.collect() out of the loop"), id="gc-pause")
+    assert made(script, unplaced, loaders=()).edited
+
+
 def test_ddp_stops_looking_for_unused_parameters(script):
     script.write_text(
         "from torch.nn.parallel import DistributedDataParallel as DDP\n"
