@@ -100,7 +100,7 @@ def _named(
     if keeps_up:
         steps = [
             _deeper(loader, pace, waits.heavy_ms),
-            Advice(f"If waits remain: e{even}the heavy items."),
+            Advice(f"If waits of {ms(waits.heavy_ms)} remain: e{even}the heavy items."),
         ]
     else:
         steps = [

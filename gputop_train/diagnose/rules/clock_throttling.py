@@ -139,12 +139,12 @@ def _advice(heat: bool, hottest: int | None, names: str, now: float | None) -> t
         at = f" at {hottest} C" if hottest is not None else ""
         return (
             Advice(
-                f"Cool the card{at}: airflow, filters, room temperature, and the load of the cards "
-                "beside it. No line of the script changes this."
+                f"Cool the card{at}, held back now by {names}: airflow, filters, room temperature, "
+                "the load of the cards beside it. No line of the script changes this."
             ),
             Advice(
                 "If that cannot be had, a lower power limit (nvidia-smi -pl, by an administrator) "
-                f"keeps the clocks steady{clock}; or another card."
+                f"keeps the clocks steady{clock or ', which they are not now'}; or another card."
             ),
         )
     return (
