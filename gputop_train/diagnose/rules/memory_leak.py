@@ -237,35 +237,35 @@ def _allocating(window: Window) -> tuple[Where, ...]:
 
 
 def _advice(trend: Growth, on_gpu: bool) -> tuple[Advice, ...]:
-    size = _size(trend.per_step)
+    size, hundred = _size(trend.per_step), _size(100 * trend.per_step)
+    kept = (
+        f"{size} a step is more than numbers take: whole tensors are kept, undetached ones with "
+        "the activations of their step."
+        if trend.per_step >= WITH_GRAPH
+        else f"{size} a step fits small tensors that are kept."
+    )
     if on_gpu:
-        graph = (
-            f"{size} a step is more than numbers take: whole tensors are kept, and where they were "
-            "not detached, the activations of their step with them."
-            if trend.per_step >= WITH_GRAPH
-            else f"{size} a step fits small tensors that are kept."
-        )
         return (
             Advice(
-                f"{graph} Look for tensors stored across steps (a list of losses or outputs, a "
-                "running sum, a hook): store loss.item() or x.detach().cpu() instead."
+                f"{kept} Look where they are stored (a list of losses or outputs, a running sum, a "
+                "hook): store loss.item() or x.detach().cpu() instead."
             ),
             Advice(
                 "If it goes on, see what holds it: torch.cuda.memory._record_memory_history() "
-                f"around 100 steps, which then show {_size(100 * trend.per_step)} more by line."
+                f"around 100 steps, which then show {hundred} more by line."
             ),
         )
     # Measured: small detached tensors that stay between large blocks still make the heap grow,
     # since free memory around them cannot be joined.
     return (
         Advice(
-            f"{size} a step: look for tensors stored across steps (a list of losses or outputs, a "
-            "running sum, a hook): store loss.item() or x.tolist(), plain numbers, or clear the "
-            "list. A kept .detach() still scatters the heap."
+            f"{kept} Look where they are stored (a list of losses, a running sum, a hook): store "
+            "loss.item() or x.tolist(). A kept .detach() still scatters the heap."
         ),
         Advice(
-            "To see what holds it: compare two tracemalloc snapshots 100 steps apart "
-            f"({_size(100 * trend.per_step)} of growth)."
+            "If it goes on, count the tensors in gc.get_objects() 100 steps apart: more of them "
+            f"are in a list, a dict or a hook; as many, with {hundred} more memory, are a running "
+            "sum with its graph."
         ),
     )
 
