@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from synthetic_windows import MS, loader, make_steps, window
 
 from gputop_train.diagnose.refining import refine
-from gputop_train.diagnose.rules import input_bound, refinements
+from gputop_train.diagnose.rules import (
+    host_memory_pressure,
+    input_bound,
+    refinements,
+    shm_too_small,
+    worker_memory_growth,
+)
+from gputop_train.diagnose.rules.base import Refinement
 from gputop_train.diagnose.window import Stretch
 from gputop_train.model import Abstention, Fetch, Finding, HostSample, ProcSample, Where
 
@@ -806,3 +815,111 @@ def test_the_order_in_which_causes_are_asked():
         "loader-ipc-overhead",
         "prep-stall",
     ]
+
+
+SIZES = st.one_of(st.none(), st.floats(0, 1e9))
+SHARES = st.one_of(st.none(), st.floats(0, 20))
+
+
+@st.composite
+def loaders(draw):
+    workers = draw(st.integers(0, 6))
+    rows = [
+        Fetch(w, 20 + w, n, n * ns, n * ns // draw(st.integers(1, 9)), draw(st.integers(0, 10**10)))
+        for w in range(-1 if not workers else 0, workers)
+        for n, ns in [(draw(st.integers(0, 300)), draw(st.integers(0, 10**9)))]
+    ]
+    return loader(
+        num_workers=workers,
+        fetch=tuple(rows) if draw(st.booleans()) else (),
+        source=draw(st.sampled_from([None, ITEMS])),
+        collate=draw(st.sampled_from([None, MERGE])),
+        pin_memory=draw(st.booleans()),
+        persistent_workers=draw(st.booleans()),
+        iterable=draw(st.booleans()),
+        prefetch_factor=draw(st.sampled_from([None, 0, 2, 8])),
+        batch_size=draw(st.sampled_from([None, 1, 64])),
+        length=draw(st.sampled_from([None, 0, 3, 50])),
+        in_order=draw(st.sampled_from([None, True, False])),
+        batches=draw(st.integers(0, 500)),
+        wait_ns=draw(st.integers(0, 10**12)),
+        epochs=draw(st.integers(0, 40)),
+        starts=draw(st.integers(0, 40)),
+        start_ns=draw(st.integers(0, 10**10)),
+        first_waits=draw(st.integers(0, 40)),
+        first_wait_ns=draw(st.integers(0, 10**12)),
+        id=draw(st.integers(1, 3)),
+        line=draw(st.sampled_from([41, 52])),
+    )
+
+
+@st.composite
+def samples(draw):
+    return [
+        ProcSample(
+            draw(st.integers(0, 10**11)),
+            draw(st.integers(20, 26)),
+            draw(st.sampled_from(["worker", "trainer", "other"])),
+            cpu=draw(SHARES),
+            cpu_sys=draw(SHARES),
+            run_delay=draw(SHARES),
+            cpus_allowed=draw(st.sampled_from([None, 1, 64])),
+            threads=draw(st.sampled_from([None, 1, 40])),
+            reads_per_s=draw(SIZES),
+            rchar_per_s=draw(SIZES),
+            read_bytes_per_s=draw(SIZES),
+            major_faults_per_s=draw(SIZES),
+            uss=draw(st.sampled_from([None, 0, 10**9])),
+            rss=draw(st.sampled_from([None, 0, 10**9])),
+            rss_anon=draw(st.sampled_from([None, 0, 10**9])),
+            state=draw(st.sampled_from([None, "D", "S", "R"])),
+        )
+        for _ in range(draw(st.integers(0, 24)))
+    ]
+
+
+@given(
+    held=st.lists(loaders(), min_size=0, max_size=3),
+    procs=samples(),
+    waits=st.lists(st.floats(0, 2000), min_size=20, max_size=60),
+    depths=st.lists(st.integers(0, 16), max_size=12),
+    allowed=st.sampled_from([None, 1, 16]),
+    available=st.sampled_from([None, 0, 10**9]),
+    on_gpu=st.booleans(),
+)
+@settings(max_examples=150, deadline=None)
+def test_whatever_is_measured_an_answer_is_made_of_it(
+    held, procs, waits, depths, allowed, available, on_gpu
+):
+    steps = make_steps(
+        len(waits),
+        {"forward": 5},
+        extra=lambda i: {"data_wait": waits[i]},
+        exposed={"data_wait": sum(waits) / len(waits)} if on_gpu else None,
+    )
+    host = HostSample(0, cpus_total=16, cpus_allowed=allowed, mem_available=available)
+    seen = window(
+        steps,
+        on_gpu=on_gpu,
+        loaders=tuple(held),
+        procs=tuple(procs),
+        depths=depths,
+        host=(host,),
+    )
+    for rule in (host_memory_pressure, worker_memory_growth, shm_too_small):
+        rule.judge(seen)
+    found = input_bound.judge(seen)
+    if not isinstance(found, Finding):
+        return
+    for rule in refinements("input-bound"):
+        closer = rule.refine(seen, found)
+        if not isinstance(closer, Refinement):
+            continue
+        assert 0 <= closer.covers <= 1 + 1e-9
+        assert 1 <= len(closer.advice) <= 3
+        if closer.gain is not None and closer.gain.expected is not None:
+            low, high = closer.gain.expected
+            assert 0 < low <= high
+            assert closer.gain.ceiling is None or high <= closer.gain.ceiling * (1 + 1e-9)
+    again = refine(seen, found)
+    assert repr(again) == repr(refine(seen, found))
