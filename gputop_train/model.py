@@ -68,7 +68,8 @@ class Site:
         id: Small integer, unique within a rank.
         kind: What was observed at this place.
         call: The call as the person wrote it where known, such as ``loss.item()``; else its name.
-        label: For ``kind == "sample"``: the label the sampler gave; else ``None``.
+        label: For ``kind == "sample"``: the label the sampler gave. For ``"nograd"``: a name in the
+            block that only an evaluation would use, if any. Else ``None``.
         count: Occurrences (samples, for the sampler).
         total_ns: Host time spent, summed. 0 for samples.
         bytes: Bytes moved or written; ``None`` where it does not apply.

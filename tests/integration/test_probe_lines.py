@@ -512,3 +512,31 @@ def test_modes_that_slow_a_step_are_told_with_how_long_they_were_on_and_their_li
     assert told["profiler"] == [0, None]
     ((_, _, text),) = told["at"]["anomaly"]
     assert text == "with torch.autograd.detect_anomaly():"
+
+
+def test_a_gradient_free_block_says_whether_it_measures_or_collects(tmp_path: Path) -> None:
+    snapshot = watched(
+        tmp_path,
+        """
+        import time
+        held = torch.randn(64, 8)
+        for n in range(4):
+            step(torch.ones(2, 8))
+            with torch.no_grad():
+                acc = 0
+                for chunk in held.split(8):
+                    acc += m(chunk).argmax(1).eq(1).sum().item()
+                time.sleep(0.001)
+            with torch.no_grad():
+                action = m(held).argmax(1)  # an accuracy would be computed elsewhere
+                time.sleep(0.001)
+            with torch.no_grad():
+                ahead = m(torch.ones(64, 8))
+                time.sleep(0.001)
+        """,
+    )
+    assert [s.label for s in sorted(sites(snapshot, "nograd"), key=lambda s: s.line)] == [
+        "acc",
+        None,
+        None,
+    ]

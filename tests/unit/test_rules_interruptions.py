@@ -210,6 +210,16 @@ def test_a_gradient_free_block_without_a_sign_of_evaluation_is_not_called_one():
     assert "train.py:57" in found.missing and "33%" in found.missing
 
 
+def test_a_block_that_computes_what_only_an_evaluation_does_is_one():
+    steps = saves(5, 90, label="eval")
+    block = site("nograd", 19, call="with torch.no_grad():", total_ns=3600 * MS, label="acc")
+    found = eval_stall.judge(
+        window(steps, intervals=tuple(intervals_of(steps, "eval")), sites=(block,))
+    )
+    assert isinstance(found, Finding)
+    assert [w.line for w in found.where] == [19]
+
+
 def test_the_block_that_evaluates_is_named_before_the_switch_and_a_short_teacher_is_not():
     steps = saves(50, 170, label="eval")
     found = eval_stall.judge(

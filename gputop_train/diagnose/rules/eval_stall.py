@@ -2,7 +2,8 @@
 
 Looks for: evaluation intervals with V / wall >= 10% (catalogue 26, proposed), at least twice,
 and a sign that they evaluate: a loader was read that feeds no backward, or ``Module.eval()`` was
-called in a loop with a loader or in code named after it. Critical from 20%.
+called in a loop with a loader or in code named after it, or a gradient-free block computes what
+only an evaluation does (``acc``, ``val_loss``, ``held``...). Critical from 20%.
 Differential: a gradient-free forward in every step is part of the step (a teacher, a target or
 reference model). A policy that collects its own training data also switches to ``eval()``: without
 a loader or a name that says so it is not judged. A gradient-free block without such a sign may draw
@@ -105,6 +106,13 @@ def _waiting(window: Window) -> float | None:
     return min(1.0, sum(ld.wait_ns for ld in _loaders(window)) / whole)
 
 
+def _measures(window: Window) -> bool:
+    """Whether the blocks that hold most of the time speak of what only an evaluation computes."""
+    blocks = _of_kind(window, "nograd")
+    told = sum(s.total_ns for s in blocks if s.label)
+    return told > 0 and told >= BLOCK_PART * sum(s.total_ns for s in blocks)
+
+
 def _starved(window: Window) -> tuple[Evidence, ...]:
     part = _waiting(window)
     return () if part is None else (number("waiting for its loader", part, "of evaluation"),)
@@ -146,7 +154,7 @@ def _loaders(window: Window) -> list[Loader]:
 
 
 def _evaluates(window: Window, pattern: Periodic) -> bool:
-    if _loaders(window):
+    if _loaders(window) or _measures(window):
         return True
     switches = _of_kind(window, "eval")
     if not switches:

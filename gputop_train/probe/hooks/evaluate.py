@@ -6,6 +6,8 @@ only between an ``eval()`` and the ``train()`` that ends it.
 
 from __future__ import annotations
 
+import linecache
+import re
 from typing import Any
 
 from .. import quiet, sites
@@ -15,6 +17,17 @@ from . import dress, leave_no_frame
 
 _BEGIN, _END = W.EVAL * 2, W.EVAL * 2 + 1
 NOGRAD_MIN_NS = 200_000
+#: Lines of a gradient-free block that are read for what it is about.
+MAX_BLOCK = 30
+_MEASURES = re.compile(
+    r"(?<![A-Za-z_])((?:acc|correct|val|valid|test|dev|eval|held|holdout|metric|auc|f1|bleu|rouge|iou"
+    r"|psnr|ssim|ppl|perplexity|wer|cer)(?:_?[a-z0-9]+)*)(?![A-Za-z])",
+    re.I,
+)
+_COLLECTS = re.compile(
+    r"\b(?:env\w*|reward\w*|action\w*|rollout\w*|advantage\w*|generate|multinomial|Categorical"
+    r"|buffer\w*|replay\w*|\w*teacher\w*|\w*target_net\w*|\w*ema\w*|trajector\w*)\b"
+)
 
 _open = [False]
 _nograd: list[int] = []
@@ -107,12 +120,34 @@ def _span(start: int) -> None:
     try:
         site = sites.caller("nograd", depth=3)
         if site:
+            if not sites.stats[site][0]:
+                _say_what_for(site)
             sites.count(site, end - start)
     except Exception:
         site = 0
     append(start << 6 | W.SPAN_NOGRAD)
     append((end - start) << 6 | W.ARG_DUR)
     append(site << 6 | W.ARG_SITE)
+
+
+def _say_what_for(site: int) -> None:
+    """Note, as the label of a new block, a name in it that only code that evaluates would use."""
+    place = sites.places[site]
+    if place is None or not place[4].lstrip().startswith("with"):
+        return
+    kind, file, line, func, call, _ = place
+    head = linecache.getline(file, line)
+    margin = len(head) - len(head.lstrip())
+    block = []
+    for number in range(line + 1, line + MAX_BLOCK):
+        text = linecache.getline(file, number)
+        if not text or (text.strip() and len(text) - len(text.lstrip()) <= margin):
+            break
+        block.append(text.split("#", 1)[0])
+    body = "".join(block)
+    found = _MEASURES.search(body)
+    if found and not _COLLECTS.search(body):
+        sites.places[site] = (kind, file, line, func, call, found.group(1)[:40])
 
 
 def reset() -> None:
