@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,13 +81,23 @@ def periodic(window: Window, label: str, share: float) -> Periodic:
 
 
 def _groups(intervals: list[Interval], window: Window) -> list[list[Interval]]:
+    # Where steps live on as sums only, a short time between two stands for "no step".
     gap_ns = 0.5e6 * (window.median_ms or 0.0)
+    ends = [step.t1_ns for step in window.steps]
     groups: list[list[Interval]] = []
     for interval in intervals:
-        if groups and interval.t0_ns - groups[-1][-1].t1_ns < gap_ns:
-            groups[-1].append(interval)
-        else:
+        before = groups[-1][-1] if groups else None
+        if before is None:
             groups.append([interval])
+            continue
+        if ends and before.t0_ns >= window.steps[0].t0_ns:
+            apart = bisect_right(ends, interval.t0_ns) > bisect_right(ends, before.t0_ns)
+        else:
+            apart = interval.t0_ns - before.t1_ns >= gap_ns
+        if apart:
+            groups.append([interval])
+        else:
+            groups[-1].append(interval)
     return groups
 
 

@@ -114,6 +114,14 @@ def _loader_settings(
         name, _, at = key.partition("@")
         if name in loaders.KEYS:
             found.setdefault(at, {})[name] = value
+    # A loader that feeds no training is none that --set flips: its advice has no setting.
+    other = re.search(
+        r"\((\S+\.py:\d+)\): num_workers \d+ -> (\d+)(, persistent_workers=True)?", text
+    )
+    if other is not None and not setting:
+        found[other[1]] = {"num_workers": int(other[2])}
+        if other[3]:
+            found[other[1]]["persistent_workers"] = True
     have = tuple(int(n) for n in re.findall(r"\d+", release or "")[:2])
     if "in_order=False" in text and have >= IN_ORDER:
         found.setdefault("", {})["in_order"] = False

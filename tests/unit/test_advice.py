@@ -3,9 +3,17 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from synthetic_windows import MS, make_steps, window
 
-from gputop_train.diagnose.advice import Periodic, periodic_gain, rarer
+from gputop_train.diagnose.advice import (
+    Periodic,
+    checkpoint_advice,
+    periodic,
+    periodic_gain,
+    rarer,
+)
 from gputop_train.diagnose.loading_model import LoadModel, plan_workers
+from gputop_train.model import Interval
 
 
 def model(**changes) -> LoadModel:
@@ -18,6 +26,19 @@ def model(**changes) -> LoadModel:
         "shared": False,
     }
     return LoadModel(**(values | changes))
+
+
+def test_a_save_in_each_step_is_one_a_step_and_two_calls_in_a_step_are_one():
+    steps = make_steps(200, {"forward": 10, "checkpoint": 60})
+    saves = [
+        Interval(0, "checkpoint", s.t0_ns + at * MS, s.t0_ns + (at + 30) * MS, 1)
+        for s in steps
+        for at in (0, 30)
+    ]
+    made = periodic(window(steps, intervals=tuple(saves)), "checkpoint", 6 / 7)
+    assert (made.count, made.every) == (200, 1.0)
+    assert made.cost_ms == pytest.approx(60)
+    assert "every step" in checkpoint_advice(made, ())[0].text
 
 
 def test_enough_workers_to_keep_up_and_no_more():

@@ -213,6 +213,13 @@ def test_calls_are_taken_out_where_the_advice_says(script):
     assert made(script, unplaced, loaders=()).edited
 
 
+def test_a_loader_that_only_evaluates_is_changed_where_the_advice_names_it(script):
+    val = loader(id=2, file=str(script), line=7, call="DataLoader(ds, ba", feeds_training=False)
+    text = "its loader (train.py:7): num_workers 0 -> 2, persistent_workers=True."
+    found = made(script, finding(advice(text), id="eval-stall"), loaders=(val,))
+    assert added(found.proposals[0]) == ["num_workers=2,", "persistent_workers=True,"]
+
+
 def test_ddp_stops_looking_for_unused_parameters(script):
     script.write_text(
         "from torch.nn.parallel import DistributedDataParallel as DDP\n"
