@@ -96,9 +96,10 @@ def _named(
         f"next() takes {ms(wait_ms)} of every step to receive one although batches are there. "
         f"num_workers stays {loader.num_workers}.{unpinned}"
     )
+    size = f"{loader.batch_size} items" if loader.batch_size else "items"
     second = (
-        f"If it stays: fewer bytes cross with uint8 or float16 items, converted on the device, or "
-        f"__getitems__, which makes a whole batch of {loader.batch_size or 'items'} at once."
+        f"If next() still takes {ms(wait_ms)}: make the batch of {size} smaller (uint8 or float16, "
+        f"converted on the device), or whole at once in __getitems__{code}."
     )
     sure = denied is not None
     level: Severity = severity(found.lost_share, window.totals.steps) if sure else "info"
