@@ -42,7 +42,8 @@ _RULES: tuple[tuple[str, str | None, int], ...] = (
     ("tqdm/", None, W.L_LOGGING),
     ("wandb/", None, W.L_LOGGING),
     ("tensorboard", None, W.L_LOGGING),
-    ("logging/__init__.py", None, W.L_LOGGING),
+    # Its locks are taken around every fork: a loader that starts workers is not logging.
+    ("logging/__init__.py", r"(?!_(?:acquire|release|after|prepare|register)).*", W.L_LOGGING),
 )
 _COMPILED = tuple(
     (part, re.compile(rx + r"\Z") if rx else None, label) for part, rx, label in _RULES

@@ -10,6 +10,8 @@ import pytest
 from gputop_train.collect.ring_reader import Ring
 from gputop_train.collect.timeline import Timeline
 from gputop_train.model import Step
+from gputop_train.probe import sampler
+from gputop_train.probe import words as W
 from tests.probe_support import deploy, run
 
 PREAMBLE = """
@@ -109,3 +111,11 @@ def test_training_in_a_thread_of_its_own_is_watched(tmp_path: Path) -> None:
     """
     steps, _ = watch(tmp_path, body)
     assert len(steps) == 30
+
+
+def test_the_locks_that_logging_takes_around_a_fork_are_no_logging() -> None:
+    file = "/usr/lib/python3/logging/__init__.py"
+    for name in ("_acquireLock", "_releaseLock", "_prepareFork", "_afterFork"):
+        assert sampler._match(file, name) == sampler._UNKNOWN
+    for name in ("info", "_log", "emit", "format", "handle"):
+        assert sampler._match(file, name) == W.L_LOGGING
