@@ -152,7 +152,7 @@ def _advice(advice: Mapping[str, Any]) -> str:
 
 
 def _gain(gain: Mapping[str, Any] | None) -> str:
-    """``1.9x to 2.6x faster expected, at most 3.1x``; nothing where no number is known."""
+    """``1.9x to 2.6x expected, at most 3.1x once it is gone: T / (T - E)``, or why not known."""
     if gain is None:
         return ""
     parts = []
@@ -162,7 +162,10 @@ def _gain(gain: Mapping[str, Any] | None) -> str:
     if gain["ceiling"] is not None:
         bound = "at least" if gain["at_least"] else "at most"
         parts.append(f"{bound} {fmt.factor(gain['ceiling'])} once it is gone")
-    return ", ".join(parts)
+    basis = fmt.printable(gain["basis"])
+    if not basis:
+        return ", ".join(parts)
+    return f"{', '.join(parts) or 'not known'}: {basis}"
 
 
 _STATUS = {

@@ -59,7 +59,7 @@ def test_the_summary_answers_what_where_why_and_what_to_do(tmp_path):
     assert row(lines, "where") == "train.py:41  loader = DataLoader(...)"
     assert row(lines, "why") == "lost 64% of wall · workers 0"
     assert row(lines, "do") == "num_workers 0 → 7 (--set num_workers=7) Decode less."
-    assert row(lines, "gain") == "1.9x to 2.6x expected, at most 3.1x once it is gone"
+    assert row(lines, "gain") == "1.9x to 2.6x expected, at most 3.1x once it is gone: a model"
 
 
 def test_the_summary_says_how_the_run_ended_and_where_its_output_is(tmp_path):
@@ -111,6 +111,12 @@ def test_a_gain_that_is_a_lower_bound_says_so(tmp_path):
     bound = Finding("x", "y", "warn", "low", 0.1, gain=Gain(1.5, None, "", at_least=True))
     lines = said(tmp_path, Diagnosis("verdict", False, verdict=bound))
     assert row(lines, "gain") == "at least 1.5x once it is gone"
+
+
+def test_a_gain_that_is_not_known_says_why(tmp_path):
+    unknown = Finding("x", "y", "warn", "low", 0.1, gain=Gain(None, None, "not measured in a run"))
+    lines = said(tmp_path, Diagnosis("verdict", False, verdict=unknown))
+    assert row(lines, "gain") == "not known: not measured in a run"
 
 
 @pytest.mark.parametrize(
