@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from gputop_train.diagnose.accounting import INTERRUPTIONS
+from gputop_train.diagnose.accounting import INTERRUPTIONS, account
 from gputop_train.diagnose.causes import label_of
 from gputop_train.diagnose.rules.base import INFO, Judgement, RuledOut
 from gputop_train.diagnose.window import Stretch, Window
-from gputop_train.model import Advice, Evidence, Finding
+from gputop_train.model import LABELS, Advice, Evidence, Finding
 
 #: The cause is over when this part of the steps ran without it (proposed here) ...
 OVER_PART = 0.5
@@ -111,6 +111,8 @@ def _since_when(window: Window, finding: Finding) -> Stretch | None:
     label = label_of(finding)
     if label is None:
         return window.regimes[-1]
+    if label not in LABELS:  # idle time of the GPU that is no label of the host's
+        return window.regimes[-1] if _idle_went(window) else None
     share = window.totals.labels.get(label, 0) / max(1, window.totals.wall_ns)
     ended = None
     for regime in reversed(window.regimes):
@@ -118,6 +120,12 @@ def _since_when(window: Window, finding: Finding) -> Stretch | None:
             break
         ended = regime
     return ended
+
+
+def _idle_went(window: Window) -> bool:
+    """Whether the GPU's idle time, as far as known, is less than half of the whole run's now."""
+    before, now = (account(w).idle_share for w in (window, window.newest) if w is not None)
+    return before is not None and now is not None and now <= before / 2
 
 
 def _late(window: Window, finding: Finding, lost: float) -> Finding:

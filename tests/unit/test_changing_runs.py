@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from report_runs import SECOND, feeding_loader, probe_state
-from synthetic_windows import MS, loader, make_steps, probe
+from synthetic_windows import MS, loader, make_steps, probe, window
 
 from gputop_train.diagnose import evidence
 from gputop_train.diagnose.engine import diagnose
+from gputop_train.diagnose.regimes import stretch
 from gputop_train.model import HostSample, Interval, ProcSample
 from gputop_train.store.reader import RunReader
 from gputop_train.store.writer import RunWriter
@@ -274,3 +277,22 @@ def test_saves_stay_told_live_while_the_host_grows_slower(tmp_path):
     ]
     found = judged(recorded(tmp_path, steps, intervals=saves), final=False)
     assert found.verdict is not None and found.verdict.id == "checkpoint-stall"
+
+
+def launching(now_util):
+    """A GPU run that is launch-bound, but for its last regime, in which that rule is silent."""
+    steps = make_steps(800, {"forward": 50, "backward": 50}, dry=0.9)
+    last = [replace(step, dry=0.2) for step in steps[300:]]
+    whole = window(steps, on_gpu=True, util=30)
+    first, second = stretch(steps[:300]), stretch(steps[300:])
+    newest = replace(window(last, on_gpu=True, util=now_util), t0_ns=last[0].t0_ns)
+    return replace(whole, regimes=(first, second), newest=newest)
+
+
+def test_launch_idle_is_over_only_where_the_gpu_is_idle_no_more():
+    found = diagnose(launching(now_util=97))
+    assert [(f.id, f.severity) for f in found.also if f.id == "launch-bound"] == [
+        ("launch-bound", "info")
+    ]
+    found = diagnose(launching(now_util=33))
+    assert found.verdict is not None and found.verdict.id == "launch-bound"
