@@ -82,6 +82,8 @@ def test_a_rules_page_is_whole(rule):
     page = rule.page
     assert page.thresholds and all(t.what and t.value and t.source for t in page.thresholds)
     assert page.looks_at and page.mistaken_for and page.mend
+    text = pages.page_text(rule, page)
+    assert "catalogue" not in text and "[S]" not in text and "[D]" not in text
     assert page.title and page.meaning and page.test and page.gain
     assert sum(page.number in numbers for numbers in pages.FAMILIES.values()) == 1
 

@@ -187,9 +187,9 @@ PAGE = Page(
         "time the workers were ready to run and had no core (schedstat)",
     ),
     thresholds=(
-        Threshold("cores allowed", f"< min({FEW_CPUS}, workers + 1)", "proposed (catalogue 46)"),
+        Threshold("cores allowed", f"< min({FEW_CPUS}, workers + 1)", "proposed"),
         Threshold("of the machine's", f"<= {percent(PART_OF_MACHINE)}", "proposed"),
-        Threshold("lost to data wait", f">= {percent(WARN)} of wall", "proposed (catalogue 46)"),
+        Threshold("lost to data wait", f">= {percent(WARN)} of wall", "proposed"),
         Threshold(
             "in demand: in use, and ready to run without a core (schedstat)",
             f">= {percent(NOT_SHARED)} of them, >= {DENIED} cores without",

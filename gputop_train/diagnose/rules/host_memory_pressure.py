@@ -175,7 +175,7 @@ PAGE = Page(
             f">= {SWAP_IN_PER_S / 1e6:.0f} MB/s in {SUSTAINED} samples running",
             "gpuprof (1 MB/s); how long is proposed",
         ),
-        Threshold("available memory", f"< {percent(LITTLE)}", "proposed (catalogue 12)"),
+        Threshold("available memory", f"< {percent(LITTLE)}", "proposed"),
         Threshold("for a warning without swap: PSI some", f">= {PRESSURE:.0f}%", "proposed"),
         Threshold(
             "major faults of the run",

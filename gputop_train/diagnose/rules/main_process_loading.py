@@ -208,9 +208,7 @@ PAGE = Page(
         "cores the run may use, and what others take of them",
     ),
     thresholds=(
-        Threshold(
-            "lost to data wait", f">= {percent(INFO)} of wall", "catalogue 2; see input-bound"
-        ),
+        Threshold("lost to data wait", f">= {percent(INFO)} of wall", "as for input-bound"),
         Threshold(
             "part of the wait in loaders without workers",
             f">= {percent(COVERAGE)}",
@@ -219,7 +217,7 @@ PAGE = Page(
         Threshold(
             "another worker is worth it",
             f"while the step shortens by {percent(WORTH)} or more",
-            "proposed (catalogue 2)",
+            "proposed",
         ),
     ),
     mistaken_for=(

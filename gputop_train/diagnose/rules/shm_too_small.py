@@ -98,7 +98,7 @@ PAGE = Page(
         Threshold(
             "/dev/shm in use",
             f">= {percent(FULL)} in >= {MIN_SAMPLES} samples",
-            "catalogue 55 (pytorch #5040); how many is proposed",
+            "pytorch #5040; how many is proposed",
         ),
     ),
     mistaken_for=("host-memory-pressure: the machine's memory, not the mount's size",),

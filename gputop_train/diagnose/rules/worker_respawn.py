@@ -150,7 +150,7 @@ PAGE = Page(
         Threshold(
             "data wait at starts",
             f">= {percent(COVERAGE)} of it",
-            "TraceML, issue 238 (cause coverage); the wait itself from 5%, the catalogue's 3% "
+            "TraceML, issue 238 (cause coverage); the wait itself from 5%: 3% "
             "of an epoch is below that",
         ),
     ),
