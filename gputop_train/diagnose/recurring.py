@@ -100,6 +100,23 @@ def recurring(window: Window, labels: Sequence[str], within: Sequence[str]) -> R
     )
 
 
+def accompanies(window: Window, label: str, main: str) -> bool:
+    """Whether the few steps that carry ``label`` are those that carry ``main``: one piece of work.
+
+    Saving with a framework takes Python code of its own around the writing, for one.
+    """
+    groups = carrying(window.steps, (label,))
+    places = {at for group in groups for at in group}
+    if not groups or len(places) > FEW * len(window.steps):
+        return False
+    by_main = {i for i, s in enumerate(window.steps) if s.labels.get(main, 0) > 0}
+    with_main = sum(
+        1 for g in groups if any(i in by_main for i in range(g[0] - NEIGHBOURS, g[-1] + 2))
+    )
+    chance = len(by_main) * (1 + 2 * NEIGHBOURS) / len(window.steps)
+    return with_main >= CARRIED * len(groups) and chance < CARRIED
+
+
 def _excess(step: Step, usual_ms: float, within: Sequence[str]) -> float:
     most = sum(step.labels.get(label, 0) for label in within) / 1e6
     return max(0.0, min(step.wall_ns / 1e6 - usual_ms, most))

@@ -4,7 +4,7 @@ import pytest
 from synthetic_windows import MS, intervals_of, loader, make_steps, probe, site, window
 
 from gputop_train.diagnose.engine import diagnose
-from gputop_train.diagnose.rules import checkpoint_stall, eval_stall
+from gputop_train.diagnose.rules import checkpoint_stall, eval_stall, host_compute
 from gputop_train.diagnose.rules.base import RuledOut
 from gputop_train.model import Abstention, Finding, Interval
 
@@ -292,3 +292,42 @@ def test_a_save_and_an_evaluation_at_one_boundary_are_both_named_with_their_own_
     shares = {f.id: f.lost_share for f in (told.verdict, *told.also)}
     assert shares == pytest.approx({"eval-stall": 250 / 900, "checkpoint-stall": 150 / 900})
     assert told.verdict.id == "eval-stall"
+
+
+def test_code_around_a_save_is_part_of_what_the_save_costs():
+    # A framework's save every 10 steps: 70 ms in torch.save, 140 ms of its own code around it.
+    steps = make_steps(
+        200,
+        {"forward": 10},
+        extra=lambda i: {"checkpoint": 70, "other": 140} if i % 10 == 9 else {},
+    )
+    made = window(
+        steps,
+        intervals=tuple(intervals_of(steps, "checkpoint", 27)),
+        sites=(
+            site("save", 27, call="trainer.fit(model, loader)"),
+            site("sample", 27, label="host_compute", call="trainer.fit(model, loader)", count=90),
+        ),
+    )
+    found = checkpoint_stall.judge(made)
+    assert found.lost_share == pytest.approx(210 / 310)
+    assert isinstance(host_compute.judge(made), RuledOut)
+    told = diagnose(made)
+    assert (told.verdict.id, told.also) == ("checkpoint-stall", ())
+
+
+def test_other_work_at_times_of_its_own_is_no_part_of_a_save():
+    steps = make_steps(
+        200,
+        {"forward": 10},
+        extra=lambda i: (
+            {"checkpoint": 70} if i % 20 == 19 else {"other": 140} if i % 20 == 9 else {}
+        ),
+    )
+    made = window(
+        steps,
+        intervals=tuple(intervals_of(steps, "checkpoint", 27)),
+        sites=(site("save", 27), site("sample", 40, label="host_compute", count=90)),
+    )
+    assert checkpoint_stall.judge(made).lost_share == pytest.approx(70 / 410)
+    assert host_compute.judge(made).lost_share == pytest.approx(140 / 410)

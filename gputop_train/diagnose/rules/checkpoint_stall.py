@@ -15,6 +15,7 @@ from __future__ import annotations
 from gputop_train.diagnose.accounting import account
 from gputop_train.diagnose.advice import checkpoint_advice, periodic, periodic_gain
 from gputop_train.diagnose.pausing import pause_cost
+from gputop_train.diagnose.recurring import accompanies, recurring
 from gputop_train.diagnose.rules.base import (
     Judgement,
     Page,
@@ -52,6 +53,9 @@ def judge(window: Window) -> Judgement:
     lost, _ = pause_cost(window, "checkpoint")
     # The training thread makes no step meanwhile: without a measure of the GPU, all of it.
     share = host if lost is None else lost
+    if accompanies(window, "other", "checkpoint"):
+        whole = recurring(window, ("checkpoint",), ("checkpoint", "other"))
+        share = max(share, whole.share if whole is not None else 0.0)
     if share < WARN:
         return RuledOut(
             ID, f"saving takes {percent(host)} of the time, the GPU is idle for {percent(share)}"

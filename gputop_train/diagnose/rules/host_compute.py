@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from gputop_train.diagnose.accounting import INTERRUPTIONS, account, lost_share
 from gputop_train.diagnose.advice import Periodic, periodic_gain, rarer
-from gputop_train.diagnose.recurring import Recurring, recurring
+from gputop_train.diagnose.recurring import Recurring, accompanies, recurring
 from gputop_train.diagnose.rules import logging_stall
 from gputop_train.diagnose.rules.base import (
     CRITICAL,
@@ -103,6 +103,10 @@ def judge(window: Window) -> Judgement:
     code = _code(window)
     rare = recurring(window, ("other",), AROUND)
     seen = code.samples >= MIN_SAMPLES and code.part >= ONE_PLACE
+    if rare is not None and rare.share >= INFO:
+        for main, its in (("checkpoint", "checkpoint-stall"), ("eval", "eval-stall")):
+            if accompanies(window, "other", main):
+                return RuledOut(ID, f"it comes with what {its} is about, in the same steps")
     if rare is not None and rare.share >= INFO and (seen or rare.every is not None):
         return _recurring(window, code, rare)
     return _every_step_gpu(window, code) if window.on_gpu else _every_step_cpu(window, code, other)
