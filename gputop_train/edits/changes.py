@@ -172,7 +172,7 @@ def rarer(
             splice = Splice(guard.start, guard.end, str(then))
         else:
             try:
-                splice = at_its_origin(source, "how often", guard.value, then, command)
+                splice = at_its_origin(source, "How often it comes", guard.value, then, command)
             except EditError as failure:
                 problem = failure
                 continue

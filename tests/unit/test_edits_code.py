@@ -332,7 +332,7 @@ def test_how_often_is_changed_where_it_is_given():
     flag = 'parser.add_argument("--save-every", type=int, default=30)\n'
     after = changed(flag + text, changes.rarer, 5, 30, 900)
     assert after == flag.replace("30", "900") + text
-    with pytest.raises(EditError, match=r"how often .* run it with --save-every 900"):
+    with pytest.raises(EditError, match=r"How often it comes .* run it with --save-every 900"):
         changed(flag + text, changes.rarer, 5, 30, 900, ["train.py", "--save-every=30"])
 
 
