@@ -25,6 +25,8 @@ REGULAR, SAME = 0.6, 0.10
 NEIGHBOURS = 1
 #: Steps that carry no more than this part of the largest are the sampler's blur around it.
 BLUR = 0.2
+#: Two labels in the same steps are one piece of work unless so many would meet by chance.
+BY_CHANCE = 0.5
 #: Below so many occurrences there is no period.
 MIN_TIMES = 3
 
@@ -106,15 +108,15 @@ def accompanies(window: Window, label: str, main: str) -> bool:
     Saving with a framework takes Python code of its own around the writing, for one.
     """
     groups = carrying(window.steps, (label,))
-    places = {at for group in groups for at in group}
-    if not groups or len(places) > FEW * len(window.steps):
-        return False
     by_main = {i for i, s in enumerate(window.steps) if s.labels.get(main, 0) > 0}
-    with_main = sum(
-        1 for g in groups if any(i in by_main for i in range(g[0] - NEIGHBOURS, g[-1] + 2))
-    )
-    chance = len(by_main) * (1 + 2 * NEIGHBOURS) / len(window.steps)
-    return with_main >= CARRIED * len(groups) and chance < CARRIED
+    for blur in (0, NEIGHBOURS):
+        together = sum(
+            1 for g in groups if by_main.intersection(range(g[0] - blur, g[-1] + blur + 1))
+        )
+        chance = len(by_main) * (1 + 2 * blur) / max(1, len(window.steps))
+        if groups and together >= CARRIED * len(groups) and chance <= BY_CHANCE:
+            return True
+    return False
 
 
 def _excess(step: Step, usual_ms: float, within: Sequence[str]) -> float:
