@@ -17,7 +17,7 @@ from gputop_train.diagnose.gaps import HEALTHY_RULES, MIN_LOST_S, healthy_gaps
 from gputop_train.diagnose.ranking import exclusive, judged_ids, ranked, with_trial
 from gputop_train.diagnose.refining import refine
 from gputop_train.diagnose.rules import all_rules, gpu_contention
-from gputop_train.diagnose.rules.base import INFO, WARN, Judgement, RuledOut, percent
+from gputop_train.diagnose.rules.base import INFO, WARN, Judgement, Rule, RuledOut, percent
 from gputop_train.diagnose.significance import tested
 from gputop_train.diagnose.window import Window
 from gputop_train.model import Abstention, Diagnosis, Finding
@@ -31,6 +31,8 @@ MAX_ALSO = 2
 CUT_SHORT_S = 15.0
 #: From this gate on rules look at memory and hardware, which no regime of the loop explains.
 PARALLEL = 100
+#: How the abstention of a rule begins that raised; no run is healthy that it could not judge.
+FAILED = "its rule failed"
 
 
 def diagnose(window: Window) -> Diagnosis:
@@ -87,7 +89,7 @@ def _judge(window: Window, probe: Abstention | None) -> Diagnosis:
             note=told[0].summary,
         )
     also = tuple(order[:MAX_ALSO])
-    blocking = tuple(a for a in abstained if a.id in HEALTHY_RULES)
+    blocking = tuple(a for a in abstained if a.id in HEALTHY_RULES or a.missing.startswith(FAILED))
     gaps = (*blocking, *healthy_gaps(window, order, judged_ids(judged)))
     if gaps:
         rest_unjudged = tuple(a for a in abstained if a not in gaps)
@@ -111,8 +113,8 @@ def _all_is_well(window: Window, told: Sequence[Finding]) -> str:
 
 def _found(window: Window, until: int | None = None) -> tuple[list[Finding], list[Judgement]]:
     """What the rules find in a window, tested and refined, and all that they said."""
-    judged: list[Judgement] = [
-        rule.judge(window)
+    judged = [
+        _asked(rule, window)
         for rule in all_rules()
         if rule.judge and (until is None or rule.gate < until)
     ]
@@ -127,10 +129,25 @@ def _found(window: Window, until: int | None = None) -> tuple[list[Finding], lis
     judged = [j for j in judged if j.id not in {g.id for g in gone}] + list(gone)
     closer = []
     for finding in findings:
-        refined, unnamed = refine(window, finding)
+        try:
+            refined, unnamed = refine(window, finding)
+        except Exception as error:
+            refined, unnamed = finding, (_failed(f"{finding.id}, closer", error),)
         closer.append(refined)
         judged.extend(unnamed)
     return gpu_contention.unsure(closer), judged
+
+
+def _asked(rule: Rule, window: Window) -> Judgement:
+    """A rule's word; a rule that fails has none, and leaves the others theirs."""
+    try:
+        return rule.judge(window) if rule.judge else RuledOut(rule.id, "it only refines")
+    except Exception as error:
+        return _failed(rule.id, error)
+
+
+def _failed(id_: str, error: Exception) -> Abstention:
+    return Abstention(id_, f"{FAILED} ({type(error).__name__}: {error})")
 
 
 def _abstain(

@@ -13,7 +13,7 @@ import pytest
 from synthetic_windows import HOOKS, UUID, loader, make_steps, probe, site, window
 
 from gputop_train.diagnose import evidence
-from gputop_train.diagnose.engine import diagnose
+from gputop_train.diagnose.engine import FAILED, diagnose
 from gputop_train.diagnose.evidence import totals_of
 from gputop_train.diagnose.regimes import regimes, stretch
 from gputop_train.model import (
@@ -279,6 +279,7 @@ def test_any_window_gets_a_valid_answer(part):
             assert len(cause.advice) <= 3, (seed, cause.id)
             if cause.gain is not None and cause.gain.ceiling is not None:
                 assert cause.gain.ceiling >= 1, (seed, cause.id)
+        assert not [a for a in found.abstained if a.missing.startswith(FAILED)], seed
         if found.status == "abstained":
             assert found.abstained, seed
             assert all(a.missing for a in found.abstained), seed
@@ -321,6 +322,7 @@ def test_any_store_gets_a_valid_answer_live_and_at_the_end(tmp_path, seed):
             assert window.totals.steps <= window.steps_seen == len(made.steps)
             assert sum(one.steps for one in window.regimes) >= window.totals.steps
             assert finite(msgspec.to_builtins(found))
+            assert not [a for a in found.abstained if a.missing.startswith(FAILED)]
             if window.newest is not None:
                 assert window.newest.t1_ns == window.t1_ns
                 assert window.newest.totals.steps < window.totals.steps

@@ -14,12 +14,14 @@ from synthetic_windows import (
     window,
 )
 
+from gputop_train.diagnose import engine
 from gputop_train.diagnose.causes import CLAIMS
 from gputop_train.diagnose.engine import diagnose
 from gputop_train.diagnose.evidence import totals_of
 from gputop_train.diagnose.gaps import HEALTHY_HOOKS
 from gputop_train.diagnose.ranking import NOISE
 from gputop_train.diagnose.rules import all_rules
+from gputop_train.diagnose.rules.base import Rule
 from gputop_train.model import LABELS
 
 HEALTHY = {"data_wait": 0.2, "forward": 4, "backward": 5, "optimizer": 0.8}
@@ -338,3 +340,16 @@ def test_any_window_at_all_gets_one_consistent_answer(
         assert all(f.severity == "info" for f in found.also)
     if found.status == "abstained":
         assert found.abstained
+
+
+def test_a_rule_that_fails_takes_no_other_rule_with_it_and_no_run_is_healthy_then(monkeypatch):
+    def broken(made):
+        raise ZeroDivisionError("division by zero")
+
+    rules = (*all_rules(), Rule("broken", 45, broken))
+    monkeypatch.setattr(engine, "all_rules", lambda: rules)
+    found = diagnose(window(make_steps(100, STARVED), loaders=(loader(),)))
+    assert found.verdict.id == "input-bound"
+    (said,) = [a for a in found.abstained if a.id == "broken"]
+    assert "ZeroDivisionError" in said.missing
+    assert diagnose(window(make_steps(100, HEALTHY))).status == "abstained"
