@@ -19,6 +19,8 @@ QUEUE_EMPTY, MIN_POLLS = 0.5, 5
 MOSTLY_READY = 0.75
 #: Batch time over the workers as a part of T - E: below it the supply keeps up (proposed).
 WELL_AHEAD = 0.7
+#: Part of the wait from which on queues that are thrown away tell nothing (proposed).
+RESTART_PART = 0.5
 BUSY_WORKER = 0.85
 IDLE_WORKER = 0.4
 #: A worker that uses less than this has nothing to do; half of them: the split is at fault.
@@ -237,6 +239,22 @@ def ahead(supply: Supply, pace: Pace) -> bool:
     if loader is None or loader.num_workers == 0 or supply.waits.few or pace.supply_ms is None:
         return False
     return pace.supply_ms <= WELL_AHEAD * pace.floor_ms
+
+
+def lacking(supply: Supply, pace: Pace) -> bool:
+    """Whether batches are not there when they are due: by rates, else by the queue."""
+    if ready(supply):
+        return False
+    if pace.supply_ms is not None:
+        return pace.supply_ms > pace.floor_ms
+    return supply.starved
+
+
+def restarts(loader: Loader | None) -> bool:
+    """Whether most of the wait is for workers that were started anew, more than once."""
+    if loader is None or loader.num_workers == 0 or min(loader.starts, loader.first_waits) < 2:
+        return False
+    return loader.start_ns + loader.first_wait_ns >= RESTART_PART * loader.wait_ns
 
 
 def jobless(workers: tuple[float, ...]) -> int:

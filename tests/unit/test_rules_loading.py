@@ -149,6 +149,27 @@ def test_a_usual_batch_at_each_start_is_not_a_start_even_where_only_starts_wait(
     assert all("num_workers" not in (a.setting or {}) for a in found.advice)
 
 
+def test_an_iterator_for_each_step_is_told_to_be_made_once():
+    # next(iter(loader)): batches lie ready in queues that are thrown away at once.
+    each = respawning(
+        num_workers=2,
+        epochs=100,
+        starts=100,
+        first_waits=100,
+        first_wait_ns=8_000 * MS,
+        wait_ns=8_000 * MS,
+        start_ns=9_000 * MS,
+        batches=100,
+        length=100,
+        fetch=fetches(4.0, 4.0, batches=150, starts=100),
+    )
+    steps = make_steps(100, {"data_wait": 170, "forward": 30})
+    found, _ = named(steps, loaders=(each,), procs=delayed(0.6, 2), depths=[2] * 20)
+    assert found.refined == "worker-respawn"
+    assert found.severity == "critical"
+    assert "next(iter(loader))" in found.advice[0].text
+
+
 def test_a_loader_constructed_anew_for_each_epoch_is_told_to_be_kept():
     rows = tuple(
         respawning(
@@ -573,7 +594,9 @@ def test_workers_blocked_on_storage_are_a_fetch_stall_and_may_be_more():
 def test_workers_that_sleep_in_the_fetch_wait_for_something_else_than_a_disk():
     asleep = {"cpu": 0.02, "state": "S", "read_bytes_per_s": 0.0, "run_delay": 0.0}
     remote = loader(num_workers=4, epochs=3, fetch=fetches(*[40.0] * 4), source=ITEMS)
-    found, _ = named(loaders=(remote,), workers=[asleep] * 4, depths=EMPTY, cores=16)
+    # Workers in lock-step deliver at once: a batch lies ready at many polls, none is in time.
+    polls = [0, 1, 1, 0, 1, 1, 0, 1]
+    found, _ = named(loaders=(remote,), workers=[asleep] * 4, depths=polls, cores=16)
     assert found.refined == "fetch-stall"
     assert found.confidence == "medium"
     assert "network" in found.advice[0].text and "disk" not in found.advice[0].text

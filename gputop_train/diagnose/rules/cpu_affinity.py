@@ -27,6 +27,7 @@ from gputop_train.diagnose.rules.base import (
     cores,
     number,
     percent,
+    severity,
 )
 from gputop_train.diagnose.stats import median
 from gputop_train.diagnose.supply import Supply, pace_of, supply_of, total
@@ -160,6 +161,7 @@ def _named(
             f"T x {busy:.2g} cores used / {wanted:.2g} wanted by {workers} workers, at most what "
             "training allows",
         ),
+        severity=severity(found.lost_share, window.totals.steps),
     )
 
 

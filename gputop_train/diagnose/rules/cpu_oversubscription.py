@@ -25,7 +25,7 @@ from gputop_train.diagnose.rules.base import (
     number,
     percent,
 )
-from gputop_train.diagnose.supply import Supply, mean, supply_of, total
+from gputop_train.diagnose.supply import Supply, lacking, mean, pace_of, supply_of, total
 from gputop_train.diagnose.window import Window
 from gputop_train.model import Abstention, Advice, Finding, Loader
 
@@ -61,7 +61,7 @@ def refine(window: Window, found: Finding) -> Refinement | Abstention | RuledOut
     ours = used + (role_cores(window, "trainer") or 0.0)
     if ours < OURS * cores:
         return RuledOut(ID, f"this run uses {ours:.2g} of {cores:.3g} cores, others use the rest")
-    if supply.waits.in_bursts or not supply.starved:
+    if supply.waits.in_bursts or not lacking(supply, pace_of(window, found, supply)):
         return RuledOut(ID, "batches were ready, or the wait is in a few steps")
     return _named(window, found, supply, loader, cores, denied, max(workers, threads), each)
 

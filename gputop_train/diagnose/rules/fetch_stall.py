@@ -48,6 +48,7 @@ from gputop_train.diagnose.supply import (
     STORAGE_BYTES_PER_S,
     Pace,
     Supply,
+    lacking,
     mean,
     pace_of,
     supply_of,
@@ -89,11 +90,11 @@ def refine(window: Window, found: Finding) -> Refinement | Abstention | RuledOut
     loader = supply.loader
     if loader is None or loader.num_workers == 0:
         return RuledOut(ID, "there are no workers")
-    if supply.waits.in_bursts or not supply.starved:
+    pace = pace_of(window, found, supply)
+    if supply.waits.in_bursts or not lacking(supply, pace):
         return RuledOut(ID, "batches were ready, or the wait is in a few steps")
     if len(supply.workers) < loader.num_workers:
         return Abstention(ID, "CPU use of the workers")
-    pace = pace_of(window, found, supply)
     if pace.supply_ms is not None and pace.supply_ms < SETS_THE_PACE * pace.step_ms:
         return RuledOut(ID, "the workers make batches faster than they are used")
     reads = _reads(supply, loader, pace)

@@ -47,6 +47,7 @@ from gputop_train.diagnose.supply import (
     mean,
     pace_at,
     ready,
+    restarts,
     supply_of,
 )
 from gputop_train.diagnose.window import Window
@@ -80,14 +81,30 @@ def judge(window: Window) -> Judgement:
         return RuledOut(ID, "a single wait, not a pattern")
     supply = supply_of(window)
     denied = mean(p.run_delay for p in window.procs if p.role == "trainer")
-    plenty = ready(supply) or ahead(supply, pace_at(window, lost, supply))
-    if plenty and denied is not None and denied >= TRAINER_DENIED:
+    short = denied is not None and denied >= TRAINER_DENIED
+    if short and _in_time(window, lost, supply) and not _own_crowd(window, supply):
         return Abstention(
             ID,
             f"a core for the training process: next() takes {percent(lost)} of the time although "
-            f"batches are there in time, and it was ready for {denied:.2g} cores it did not get",
+            f"batches are there in time; it was ready for {denied or 0:.2g} cores it did not get",
         )
     return _finding(window, lost, basis, confidence, supply)
+
+
+def _own_crowd(window: Window, supply: Supply) -> bool:
+    """Whether this run's own processes are what keeps a core from its trainer."""
+    others = foreign_cores(window)
+    if others is not None:
+        return others < TRAINER_DENIED
+    workers = supply.loader.num_workers if supply.loader is not None else 0
+    return window.cores is not None and workers + 1 > window.cores
+
+
+def _in_time(window: Window, lost: float, supply: Supply) -> bool:
+    """Whether batches are there when they are due, so that a wait for them means something else."""
+    if restarts(supply.loader):
+        return False  # what was ready went away with the workers
+    return ready(supply) or ahead(supply, pace_at(window, lost, supply))
 
 
 def _lost(window: Window, host: float) -> tuple[float | None, str, Confidence]:
@@ -114,7 +131,7 @@ def _finding(
     if workers and supply.empty_share is None and supply.fetch is None:
         confidence = "medium" if confidence == "high" else "low"  # nobody saw the supply
     level = severity(lost, window.totals.steps)
-    if ready(supply) or ahead(supply, pace_at(window, lost, supply)):
+    if _in_time(window, lost, supply):
         level = "info"
     places, why_none = _places(window, supply)
     waiting = "The GPU" if window.on_gpu else "Training"
@@ -216,7 +233,7 @@ PAGE = Page(
         ),
         Threshold(
             "batches in time, but the trainer ready to run without a core (schedstat)",
-            f">= {TRAINER_DENIED} cores: not judged",
+            f">= {TRAINER_DENIED} cores, which other programs keep busy: not judged",
             "proposed",
         ),
     ),

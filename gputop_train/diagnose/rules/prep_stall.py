@@ -36,6 +36,7 @@ from gputop_train.diagnose.supply import (
     QUEUE_EMPTY,
     Pace,
     Supply,
+    lacking,
     pace_of,
     supply_of,
     total,
@@ -58,9 +59,9 @@ def refine(window: Window, found: Finding) -> Refinement | Abstention | RuledOut
         return Abstention(ID, "CPU use of the workers")
     if min(worker.wants for worker in supply.workers) < BUSY_WORKER:
         return RuledOut(ID, f"not every worker is at {percent(BUSY_WORKER)} of a core")
-    if not supply.starved:
-        return RuledOut(ID, "batches were ready")
     pace = pace_of(window, found, supply)
+    if not lacking(supply, pace):
+        return RuledOut(ID, "batches were ready")
     if supply.empty_share is None and pace.supply_ms is None:
         return Abstention(ID, "polls of the loader's queue, or batch times in the workers")
     if pace.supply_ms is not None and pace.supply_ms < SETS_THE_PACE * pace.step_ms:

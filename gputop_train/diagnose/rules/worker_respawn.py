@@ -14,7 +14,7 @@ Gain: epoch / (epoch - pause), the pause measured.
 
 from __future__ import annotations
 
-from gputop_train.diagnose.loading_advice import at, bounded, loader_at, places
+from gputop_train.diagnose.loading_advice import at, bounded, loader_at, places, sampled
 from gputop_train.diagnose.rules.base import (
     COVERAGE,
     Page,
@@ -25,6 +25,7 @@ from gputop_train.diagnose.rules.base import (
     ms,
     number,
     percent,
+    severity,
     span,
 )
 from gputop_train.diagnose.supply import Pace, Supply, pace_of, supply_of
@@ -33,6 +34,10 @@ from gputop_train.model import Abstention, Advice, Finding, Loader
 
 ID = "worker-respawn"
 MIN_STARTS = 2
+#: Starts a step from which on each batch has workers of its own: ``next(iter(loader))`` (proposed).
+EACH_STEP = 0.5
+#: Batches counted for so many of the steps: (nearly) every step was recorded.
+RECORDED = 0.75
 KEEP = {"persistent_workers": True}
 #: Of a pause, what may stay with kept workers: they refill an empty queue (proposed).
 STAYS = 0.2
@@ -62,9 +67,11 @@ def _part(window: Window, loader: Loader, supply: Supply) -> float | None:
     """Part of this loader's wait that starting its workers costs; ``None`` = not counted."""
     if loader.first_waits < MIN_STARTS or loader.starts < MIN_STARTS:
         return None
-    # Waits in steps of which only the end was recorded are not in ``wait_ns``, first waits are.
-    a_step = window.totals.labels.get("data_wait", 0) / max(1, window.totals.steps)
-    whole = max(loader.wait_ns + loader.start_ns, a_step * window.steps_seen * supply.part)
+    whole: float = loader.wait_ns + loader.start_ns
+    if loader.batches < RECORDED * window.steps_seen:
+        # Waits in steps of which only the end was recorded are not in it, first waits are.
+        a_step = window.totals.labels.get("data_wait", 0) / max(1, window.totals.steps)
+        whole = max(whole, a_step * window.steps_seen * supply.part)
     started = loader.first_wait_ns * _beyond_usual(loader, supply) + loader.start_ns
     return min(1.0, started / whole) if whole > 0 else None
 
@@ -102,7 +109,15 @@ def _named(
             f"Construct the DataLoader once, before the loop over epochs{line}, with "
             f"persistent_workers=True: it was built {supply.built} times, and {times}. {stays}"
         )
+    each_step = starts >= EACH_STEP * max(1, window.steps_seen)
+    if each_step:
+        keep = Advice(
+            f"Make the iterator once: {times} in {window.steps_seen} steps, as "
+            f"next(iter(loader)) does. Loop over the loader{line}, or call iter(loader) before the "
+            "loop and next() on that."
+        )
     code = at(loader.source)
+    seen = sampled(window, limit=1) if each_step else ()
     return Refinement(
         ID,
         covers,
@@ -113,7 +128,7 @@ def _named(
             span("first batch after a start, mean", pause_ms),
             number("of the data wait, at starts", min(1.0, covers), "of wait"),
         ),
-        where=places(window, supply),
+        where=(*(p for p in seen if p != loader.source), *places(window, supply)),
         advice=(
             keep,
             Advice(
@@ -128,6 +143,7 @@ def _named(
             pace.speedup(best),
             f"epoch / (epoch - pause): {percent(cost)} of the time is at worker starts",
         ),
+        severity=severity(found.lost_share, window.totals.steps),
     )
 
 
