@@ -10,6 +10,8 @@ Fix: keep the compile cache. Probe: a second run. Gain: of the whole run.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from gputop_train.diagnose.accounting import shares
 from gputop_train.diagnose.rules.base import (
     WARN,
@@ -23,6 +25,7 @@ from gputop_train.diagnose.rules.base import (
     percent,
     span,
 )
+from gputop_train.diagnose.rules.recompilation import TO_DYNAMIC
 from gputop_train.diagnose.steady import BLOCK, MAX_PART, SETTLED
 from gputop_train.diagnose.window import Window
 from gputop_train.model import Advice, Finding, Gain
@@ -46,6 +49,10 @@ def judge(window: Window) -> Judgement:
     part = took_ms / (window.whole.wall_ns / 1e6)
     if extra < TELL_S * 1e3 or part < WARN or not window.final:
         return RuledOut(ID, f"{why}; they took {ms(took_ms / steps)} each")
+    dynamo = window.probe.get("dynamo")
+    again = dynamo.get("recompiles") if isinstance(dynamo, Mapping) else None
+    if isinstance(again, int) and again > TO_DYNAMIC:
+        return RuledOut(ID, f"{why}; {again} recompilations explain them")
     compiling = shares(window.whole).get("compile", 0.0)
     return Finding(
         id=ID,
