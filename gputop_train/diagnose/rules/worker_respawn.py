@@ -121,7 +121,8 @@ def _named(
     return Refinement(
         ID,
         covers,
-        f"{loader.num_workers} worker processes are started for every epoch: {ms(pause_ms)} each.",
+        f"{loader.num_workers} worker processes are started for every "
+        f"{'batch' if each_step else 'epoch'}: {ms(pause_ms)} each.",
         confidence="high" if counted else "medium",
         evidence=(
             number("times the workers were started", starts),
