@@ -10,6 +10,7 @@ named. ``healthy`` is a claim of its own and needs its own signals (gaps.py).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from gputop_train.diagnose.changes import merged
@@ -94,6 +95,11 @@ def _judge(window: Window, probe: Abstention | None) -> Diagnosis:
     if gaps:
         rest_unjudged = tuple(a for a in abstained if a not in gaps)
         return _abstain((*gaps, *rest_unjudged), _gap_note(gaps), ruled_out, also)
+    drained = _drained_after(window)
+    if not window.final and window.steps_seen < drained:
+        # A queue filled at the start hides a slow loader until it is empty (catalogue, section 6).
+        note = f"{window.steps_seen} of {drained} steps seen: the loader's queue was filled before"
+        return Diagnosis("too-early", None, note=f"{note}.")
     return Diagnosis(
         "healthy",
         True,
@@ -102,6 +108,15 @@ def _judge(window: Window, probe: Abstention | None) -> Diagnosis:
         ruled_out=ruled_out,
         note=_all_is_well(window, order),
     )
+
+
+def _drained_after(window: Window) -> int:
+    """Steps until the batches made ahead are used up and enough for a verdict came after."""
+    queued = max(
+        (ld.num_workers * (ld.prefetch_factor or 0) for ld in window.feeding_loaders), default=0
+    )
+    micro = max((step.micro for step in window.steps), default=1)
+    return MIN_STEPS + math.ceil(queued / max(1, micro)) if queued else 0
 
 
 def _all_is_well(window: Window, told: Sequence[Finding]) -> str:

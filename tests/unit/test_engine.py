@@ -353,3 +353,16 @@ def test_a_rule_that_fails_takes_no_other_rule_with_it_and_no_run_is_healthy_the
     (said,) = [a for a in found.abstained if a.id == "broken"]
     assert "ZeroDivisionError" in said.missing
     assert diagnose(window(make_steps(100, HEALTHY))).status == "abstained"
+
+
+def test_live_a_loader_is_not_called_fast_while_its_first_queue_lasts():
+    feeding = loader(num_workers=16, prefetch_factor=4, batches=70)
+    usual = {"data_wait": 1, "forward": 100}
+    made = {"loaders": (feeding,), "workers": [0.5] * 16}
+    young = diagnose(window(make_steps(60, usual), final=False, **made))
+    assert (young.status, young.healthy) == ("too-early", None)
+    assert young.note.startswith("70 of 84 steps seen")
+    assert diagnose(window(make_steps(90, usual), final=False, **made)).status == "healthy"
+    assert diagnose(window(make_steps(60, usual), **made)).status == "healthy"
+    slow = {"data_wait": 60, "forward": 100}
+    assert diagnose(window(make_steps(60, slow), final=False, **made)).status == "verdict"
