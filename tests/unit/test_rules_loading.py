@@ -693,6 +693,19 @@ def test_rounds_are_known_where_only_every_second_step_was_recorded():
     assert found.refined == "prep-stall"
 
 
+def test_the_first_batch_of_a_loader_is_no_burst():
+    built = loader(
+        num_workers=4,
+        batches=210,
+        starts=1,
+        first_waits=1,
+        first_wait_ns=900 * MS,
+        fetch=fetches(*[20.0] * 4, longest=300.0),
+    )
+    found, _ = named(every(17, 60), loaders=(built,), workers=[0.5] * 4, depths=[8, 8, 0, 8, 5])
+    assert found.refined != "bursty-prefetch"
+
+
 def test_waits_at_epoch_starts_are_not_bursts():
     kept = loader(
         num_workers=4, epochs=10, batches=200, persistent_workers=True, fetch=fetches(*[9.0] * 4)

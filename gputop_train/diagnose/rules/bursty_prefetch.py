@@ -32,6 +32,7 @@ from gputop_train.diagnose.rules.base import (
 from gputop_train.diagnose.supply import (
     BUSY_WORKER,
     QUEUE_EMPTY,
+    RESTART_PART,
     Pace,
     Supply,
     pace_of,
@@ -65,6 +66,8 @@ def refine(window: Window, found: Finding) -> Refinement | Abstention | RuledOut
         return RuledOut(ID, "there is no queue")
     if not waits.few or waits.at_epoch_starts:
         return RuledOut(ID, "the wait is in most steps, or at epoch starts")
+    if loader.first_wait_ns >= RESTART_PART * loader.wait_ns > 0:
+        return RuledOut(ID, "the long waits are those for a first batch")
     pace = pace_of(window, found, supply)
     if supply.fetch is not None and pace.supply_ms is not None:
         if supply.fetch.longest_ms < UNEVEN * supply.fetch.batch_ms:
