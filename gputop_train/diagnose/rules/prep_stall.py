@@ -1,7 +1,7 @@
 """``prep-stall``: all workers are busy computing, and still too slow.
 
-Looks for: every worker at >= 85% of a core (proposed; SageMaker: CPU > 90% with the GPU < 10%),
-time it was ready to run without a core counted as busy, and the queue empty at >= 50% of polls.
+Looks for: workers at >= 85% of a core while they make batches, in the mean, none below 40%
+(proposed; SageMaker: CPU > 90% with the GPU < 10%), time ready to run without a core counted, and the queue empty at >= 50% of polls.
 With fetch times: the workers' batches must come no faster than the steps they are waited for in.
 Differential: one busy worker of many; sleeping workers (``fetch-stall``); few long waits; more
 threads than cores (``cpu-oversubscription``); a slow ``collate_fn``; all asked before this.
@@ -10,6 +10,8 @@ in /dev/shm changes nothing. Gain: T / max(T - E, T x workers now / workers then
 """
 
 from __future__ import annotations
+
+from statistics import fmean
 
 from gputop_train.diagnose.loading_advice import (
     SETS_THE_PACE,
@@ -33,6 +35,7 @@ from gputop_train.diagnose.rules.base import (
 )
 from gputop_train.diagnose.supply import (
     BUSY_WORKER,
+    IDLE_WORKER,
     QUEUE_EMPTY,
     Pace,
     Supply,
@@ -57,9 +60,14 @@ def refine(window: Window, found: Finding) -> Refinement | Abstention | RuledOut
         return RuledOut(ID, "the wait is in a few steps, not in the mean")
     if len(supply.workers) < loader.num_workers:
         return Abstention(ID, "CPU use of the workers")
-    if min(worker.wants for worker in supply.workers) < BUSY_WORKER:
-        return RuledOut(ID, f"not every worker is at {percent(BUSY_WORKER)} of a core")
     pace = pace_of(window, found, supply)
+    # Between two batches a worker waits for its turn: it is to be busy while it makes one.
+    making = 1.0
+    if pace.supply_ms is not None and pace.step_ms > 0:
+        making = max(SETS_THE_PACE, min(1.0, pace.supply_ms / pace.step_ms))
+    wants = [worker.wants for worker in supply.workers]
+    if fmean(wants) < BUSY_WORKER * making or min(wants) < IDLE_WORKER:
+        return RuledOut(ID, f"the workers are not at {percent(BUSY_WORKER)} of a core each")
     if not lacking(supply, pace):
         return RuledOut(ID, "batches were ready")
     if supply.empty_share is None and pace.supply_ms is None:
@@ -147,8 +155,8 @@ PAGE = Page(
     ),
     thresholds=(
         Threshold(
-            "CPU of every worker",
-            f">= {percent(BUSY_WORKER)} of a core, used or waited for",
+            f"CPU of the workers, mean (each >= {percent(IDLE_WORKER)})",
+            f">= {percent(BUSY_WORKER)} of a core while it makes batches, used or waited for",
             "proposed; SageMaker CPU > 90% with GPU < 10%, gpuprof host CPU >= 80%",
         ),
         Threshold("queue found empty", f">= {percent(QUEUE_EMPTY)} of polls", "proposed"),
