@@ -1,8 +1,9 @@
 """``prep-stall``: all workers are busy computing, and still too slow.
 
 Looks for: workers at >= 85% of a core while they make batches, in the mean, none below 40%
-(proposed; SageMaker: CPU > 90% with the GPU < 10%), time ready to run without a core counted, and the queue empty at >= 50% of polls.
-With fetch times: the workers' batches must come no faster than the steps they are waited for in.
+(proposed; SageMaker: CPU > 90% with the GPU < 10%), time ready to run without a core counted; and
+batches that are not there when due: made more slowly than training takes, or, where they are not
+timed, the queue empty at >= 50% of polls.
 Differential: one busy worker of many; sleeping workers (``fetch-stall``); few long waits; more
 threads than cores (``cpu-oversubscription``); a slow ``collate_fn``; all asked before this.
 Fix: as many workers as keep up where cores are free, else cheaper preparation. Probe: the data set
