@@ -167,6 +167,19 @@ def test_long_steps_that_are_no_search_are_left_alone(quiet):
     assert isinstance(cudnn_benchmark_thrash.judge(searching(**quiet)), RuledOut)
 
 
+def test_shapes_that_come_again_are_searched_for_once():
+    # 40 shapes at random in 400 steps, one batch in 16 looked at: searches end as shapes repeat.
+    def made(places):
+        steps = make_steps(400, USUAL, extra=lambda i: {"forward": 300} if i in places else {})
+        state = probe(True, flags={"cudnn_benchmark": True}, shapes=[[1, 15, 25]])
+        return window(steps, on_gpu=True, probe=state, loaders=(loader(),))
+
+    first = {int(1.13**n) for n in range(10, 49)}
+    assert isinstance(cudnn_benchmark_thrash.judge(made(first)), Finding)
+    later = {399 - at for at in first}
+    assert isinstance(cudnn_benchmark_thrash.judge(made(later)), RuledOut)
+
+
 def test_compilation_explains_long_steps_first():
     steps = make_steps(100, USUAL, extra=lambda i: {"compile": 200} if i % 10 == 0 else {})
     made = replace(searching(), steps=tuple(steps), totals=window(steps).totals)

@@ -1,8 +1,8 @@
 """``cudnn-benchmark-thrash``: cuDNN searches for the fastest kernel again for every new shape.
 
-Looks for, on a GPU: ``cudnn.benchmark`` on, batches of >= 8 shapes, and steps whose
-forward and backward take >= 3 times the median, as many as there were new shapes (within a factor
-of two), which cost >= 5% of the wall (all proposed; catalogue 23 has no threshold).
+Looks for, on a GPU: ``cudnn.benchmark`` on, batches of >= 8 shapes, and steps whose forward and
+backward take >= 3 times the median, about as many as there were shapes, fewer later where shapes
+come again, which cost >= 5% of the wall (all proposed; catalogue 23 has no threshold).
 Differential: recompilation explains such steps first; the first shapes are warm-up; longer batches
 are longer by their length, rarely three times, and not only once a shape.
 Fix: benchmark off, or buckets. Probe: toggle it. Gain: T / (T - E).
@@ -26,7 +26,6 @@ from gputop_train.diagnose.rules.base import (
     name,
     number,
     percent,
-    plain,
     severity,
     span,
 )
@@ -39,6 +38,8 @@ SHAPES = 8
 LONG = 3.0
 #: Long steps against new shapes.
 MATCH = 2.0
+#: Fewer shapes than this part of the batches looked at: they come again, and searches end.
+REPEAT = 0.7
 SEARCHED = ("forward", "backward")
 
 
@@ -67,13 +68,17 @@ def judge(window: Window) -> Judgement:
     if not usual:
         return RuledOut(ID, "no forward and backward to compare")
     long = [t - usual for t in times if t >= LONG * usual]
-    # Of all shapes, those that were new within this window; each is searched for once.
-    new = shapes * len(calm) / max(1, looked)
+    # Each shape is searched for once. One batch in about 16 is looked at: there are at least as
+    # many shapes as were seen, and at most as many more as batches were not looked at.
+    most = shapes * max(1.0, len(calm) / max(1, looked))
     lost = sum(long) / max(1.0, sum(s.wall_ns for s in window.steps) / 1e6)
     if lost < INFO:
         return RuledOut(ID, f"long steps cost {percent(lost)} of the time")
-    if not new / MATCH <= len(long) <= new * MATCH:
-        return RuledOut(ID, f"{len(long)} long steps do not match {plain(new)} new shapes")
+    if not shapes / (2 * MATCH) <= len(long) <= most * MATCH:
+        return RuledOut(ID, f"{len(long)} long steps do not match {shapes} shapes or more")
+    early = sum(1 for t in times[: len(times) // 2] if t >= LONG * usual)
+    if shapes < REPEAT * looked and early < len(long) - early:
+        return RuledOut(ID, "shapes come again, and long steps do not become fewer")
     feeding = window.feeding_loaders[:1]
     places = tuple(Where(ld.file, ld.line, ld.call) for ld in feeding)
     at = f" ({name(places[0])})" if places else ""
@@ -130,7 +135,12 @@ RULE = Rule(
         thresholds=(
             Threshold("shapes", f">= {SHAPES}", "proposed"),
             Threshold("a long step", f">= {LONG:.0f} x the median", "proposed"),
-            Threshold("long steps to new shapes", f"within a factor of {MATCH:.0f}", "proposed"),
+            Threshold(
+                "long steps to shapes",
+                f"1/{2 * MATCH:.0f} of those seen to {MATCH:.0f} x those there may be",
+                "proposed",
+            ),
+            Threshold("where shapes come again", "long steps become fewer", "proposed"),
             Threshold("time lost", f">= {percent(INFO)} of wall", "TraceML's bands"),
         ),
         mistaken_for=(
