@@ -111,6 +111,14 @@ def test_pages_copied_since_the_fork_are_named_although_rss_is_flat():
     assert [w.line for w in found.where] == [12, 41]
 
 
+def test_half_a_minute_of_two_workers_is_enough_readings_and_less_is_not():
+    def steep(k):
+        return (20 + 90 * k) * MB
+
+    assert isinstance(grown(steep, workers=2, readings=3), Finding)
+    assert isinstance(grown(steep, workers=2, readings=2), RuledOut)
+
+
 def test_a_start_that_flattens_is_no_growth():
     assert isinstance(grown(lambda k: (20 + 200 * min(k, 2)) * MB), RuledOut)
 
