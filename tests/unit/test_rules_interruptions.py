@@ -331,3 +331,19 @@ def test_other_work_at_times_of_its_own_is_no_part_of_a_save():
     )
     assert checkpoint_stall.judge(made).lost_share == pytest.approx(70 / 410)
     assert host_compute.judge(made).lost_share == pytest.approx(140 / 410)
+
+
+@pytest.mark.parametrize(("each_ms", "verdict"), [(80, "eval-stall"), (8, "host-compute")])
+def test_what_is_computed_from_an_evaluation_is_its_own_unless_that_is_the_least(each_ms, verdict):
+    steps = make_steps(
+        400, {"forward": 10}, extra=lambda i: {"eval": each_ms, "other": 90} if i % 40 == 39 else {}
+    )
+    told = diagnose(
+        window(
+            steps,
+            intervals=tuple(intervals_of(steps, "eval")),
+            sites=(site("sample", 70, label="host_compute", func="auc_score", count=80),),
+            loaders=(loader(), loader(id=2, line=52, feeds_training=False)),
+        )
+    )
+    assert (told.verdict.id, told.also) == (verdict, ())

@@ -25,6 +25,7 @@ from gputop_train.diagnose.advice import (
     periodic_gain,
 )
 from gputop_train.diagnose.loading_model import shorter_loader
+from gputop_train.diagnose.recurring import accompanies, recurring
 from gputop_train.diagnose.rules.base import (
     CRITICAL,
     Judgement,
@@ -71,6 +72,9 @@ def judge(window: Window) -> Judgement:
     share = account(window).shares.get("eval", 0.0)
     if share < WARN:
         return RuledOut(ID, f"evaluation takes {percent(share)} of the time")
+    if accompanies(window, "other", "eval"):  # what is computed from its results
+        whole = recurring(window, ("eval",), ("eval", "other"))
+        share = max(share, whole.share if whole is not None else 0.0)
     pattern = periodic(window, "eval", share)
     if pattern.every is not None and pattern.every < OFTEN:
         return RuledOut(ID, "a gradient-free forward in every step is part of training")

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from gputop_train.diagnose.accounting import INTERRUPTIONS, account, lost_share
 from gputop_train.diagnose.advice import Periodic, periodic_gain, rarer
 from gputop_train.diagnose.recurring import Recurring, accompanies, recurring
-from gputop_train.diagnose.rules import logging_stall
+from gputop_train.diagnose.rules import checkpoint_stall, eval_stall, logging_stall
 from gputop_train.diagnose.rules.base import (
     CRITICAL,
     INFO,
@@ -52,6 +52,12 @@ DRY = 0.5
 #: One place is named when it holds so much of what the sampler saw of it.
 ONE_PLACE = 0.5
 MIN_SAMPLES = 10
+#: Labels whose steps hold code of their own around them, and the rule that tells it.
+INTERRUPTIONS_WITH_CODE = (
+    ("checkpoint", checkpoint_stall),
+    ("checkpoint", logging_stall),
+    ("eval", eval_stall),
+)
 #: Lines this close to a line of reads are the loop around them (proposed here).
 NEAR = 3
 #: What a step with it may show it as: a read of a result is part of a metric.
@@ -104,9 +110,10 @@ def judge(window: Window) -> Judgement:
     rare = recurring(window, ("other",), AROUND)
     seen = code.samples >= MIN_SAMPLES and code.part >= ONE_PLACE
     if rare is not None and rare.share >= INFO:
-        for main, its in (("checkpoint", "checkpoint-stall"), ("eval", "eval-stall")):
-            if accompanies(window, "other", main):
-                return RuledOut(ID, f"it comes with what {its} is about, in the same steps")
+        for main, its in INTERRUPTIONS_WITH_CODE:
+            told = accompanies(window, "other", main) and isinstance(its.judge(window), Finding)
+            if told:
+                return RuledOut(ID, f"it is part of what {its.ID} tells, in the same steps")
     if rare is not None and rare.share >= INFO and (seen or rare.every is not None):
         return _recurring(window, code, rare)
     return _every_step_gpu(window, code) if window.on_gpu else _every_step_cpu(window, code, other)
