@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import re
 from dataclasses import replace
 
@@ -171,3 +172,11 @@ def test_every_rule_has_a_page_and_every_link_leads_to_one():
 def test_nothing_is_both_judged_and_not():
     judged = {rule.id for rule in all_rules()}
     assert not judged & {entry.id for entry in NOT_JUDGED}
+
+
+def test_the_pages_in_docs_are_those_of_the_rules():
+    folder = pathlib.Path(__file__).resolve().parents[2] / "docs" / "diagnoses"
+    kept = {file.name: file.read_text(encoding="utf-8") for file in folder.glob("*.md")}
+    made = pages.pages()
+    again = "run: python -m gputop_train.diagnose.pages docs/diagnoses"
+    assert [name for name in sorted(made | kept) if made.get(name) != kept.get(name)] == [], again
