@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from gputop_train.diagnose import pages
-from gputop_train.diagnose.not_judged import NOT_JUDGED
+from gputop_train.diagnose.not_judged import NOT_JUDGED, NotJudged
 from gputop_train.diagnose.rules import all_rules
 from gputop_train.diagnose.rules.base import Page, Rule, Threshold
 
@@ -180,3 +180,9 @@ def test_the_pages_in_docs_are_those_of_the_rules():
     made = pages.pages()
     again = "run: python -m gputop_train.diagnose.pages docs/diagnoses"
     assert [name for name in sorted(made | kept) if made.get(name) != kept.get(name)] == [], again
+
+
+def test_what_is_not_judged_is_in_the_index_with_its_reason(monkeypatch):
+    entry = NotJudged(9, "a-cause", "A cause", "takes a | signal", "look at x")
+    monkeypatch.setattr(pages, "NOT_JUDGED", (entry,))
+    assert "| `a-cause` | A cause | takes a \\| signal | look at x |" in pages.index_text([])
