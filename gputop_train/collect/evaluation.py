@@ -28,6 +28,8 @@ Span = tuple[int, int]
 #: A gradient-free block alone is an evaluation only when at least this share of its samples shows
 #: a forward pass; the rest may be its data, its metrics, its printing.
 FORWARD_SHARE: Final = 0.2
+#: Blocks within this factor of the usual length are alike.
+ALIKE: Final = 1.5
 
 
 def evaluations(
@@ -40,6 +42,7 @@ def evaluations(
     *,
     nograd_data_is_training: bool = False,
     eval_open: bool = False,
+    usual_ns: int = 0,
 ) -> tuple[list[Span], bool]:
     """Evaluations within ``[t0_ns, t1_ns]``, disjoint and sorted.
 
@@ -53,6 +56,7 @@ def evaluations(
         samples: Its stack samples, ``(t_ns, label index)``, sorted.
         nograd_data_is_training: The loop's own batches are fetched with gradients disabled.
         eval_open: Whether eval mode was already on at ``t0_ns``.
+        usual_ns: Length of the blocks before that were found to evaluate; 0 = none yet.
 
     Returns:
         The evaluations, and whether eval mode is still on at the end.
@@ -69,7 +73,7 @@ def evaluations(
     if rare:
         blocks = union(rare)
         found += finder.batches_without_grad(blocks)
-        found += _blocks_with_forward(finder.head_end, blocks, samples)
+        found += _blocks_with_forward(finder.head_end, blocks, samples, usual_ns)
     still_open = finder.eval_from is not None
     return [span for span in union(found) if span[1] > t0_ns and span[0] < t1_ns], still_open
 
@@ -171,9 +175,12 @@ class _Finder:
 
 
 def _blocks_with_forward(
-    head_end: int, rare: Sequence[Span], samples: Sequence[tuple[int, int]]
+    head_end: int, rare: Sequence[Span], samples: Sequence[tuple[int, int]], usual_ns: int
 ) -> list[Span]:
-    """Gradient-free blocks between two steps in which the sampler saw a forward pass."""
+    """Gradient-free blocks between two steps in which the sampler saw a forward pass.
+
+    One that it did not look into at all is told by its length, where others like it were seen.
+    """
     times = [t for t, _ in samples]
     found = []
     for begin, stop in rare:
@@ -181,6 +188,7 @@ def _blocks_with_forward(
             break
         inside = samples[bisect_left(times, begin) : bisect_right(times, stop)]
         forward = sum(1 for _, label in inside if label in (L_FORWARD, L_EVAL))
-        if forward and forward >= FORWARD_SHARE * len(inside):
+        like = not inside and usual_ns / ALIKE <= stop - begin <= usual_ns * ALIKE
+        if like or (forward and forward >= FORWARD_SHARE * len(inside)):
             found.append((begin, stop))
     return found

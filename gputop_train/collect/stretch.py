@@ -59,6 +59,8 @@ MIN_GC_NS: Final = 1_000_000
 #: A gradient-free block is unusual when it is longer than this many times the typical step's.
 RARE_FACTOR: Final = 2
 HABIT_STEPS: Final = 256
+#: Gradient-free blocks that were found to evaluate, whose length is kept.
+EVAL_MEMORY: Final = 15
 #: The exposed share of blocking reads is that of so many of the last steps with events: a loop that
 #: becomes another one is read by its own within seconds.
 SYNC_MEMORY_STEPS: Final = 16
@@ -108,6 +110,7 @@ class Interpreter:
         self._grad_loader_seen = False
         self._syncs: deque[tuple[int, int]] = deque(maxlen=SYNC_MEMORY_STEPS)
         self._eval_open = False
+        self._eval_blocks: deque[int] = deque(maxlen=EVAL_MEMORY)
         self._batches_told = False
 
     def note_sample(self, t_ns: int) -> None:
@@ -234,7 +237,11 @@ class Interpreter:
             stretch.samples,
             nograd_data_is_training=self._nograd_data_is_training(stretch.words),
             eval_open=self._eval_open,
+            usual_ns=sorted(self._eval_blocks)[len(self._eval_blocks) // 2]
+            if self._eval_blocks
+            else 0,
         )
+        self._eval_blocks.extend(b - a for a, b in set(rare).intersection(found))
         return [(max(a, stretch.t0_ns), min(b, stretch.t1_ns)) for a, b in found]
 
     def _nograd_data_is_training(self, words: Sequence[int]) -> bool:

@@ -96,6 +96,31 @@ def test_a_rare_gradient_free_block_with_a_forward_in_it_is_an_evaluation():
     assert intervals(thread) == [60]
 
 
+def blocks(lengths, *, unseen):
+    """Training with a gradient-free block every 9 steps; the sampler missed some of them."""
+    thread = Thread(sample_every_ms=7)
+    for number, length in enumerate(lengths):
+        for _ in range(9):
+            thread.step()
+        if number in unseen:
+            begin = thread.at
+            thread.at += length * MS
+            thread.span(W.SPAN_NOGRAD, begin, length)
+        else:
+            thread.run_in_span(W.SPAN_NOGRAD, length, FORWARD)
+    return thread.step()
+
+
+def test_a_block_the_sampler_missed_is_told_by_the_length_of_those_it_saw():
+    thread = blocks([60, 62, 58, 61, 60, 59], unseen={2, 4})
+    assert len(intervals(thread)) == 6
+
+
+def test_a_block_the_sampler_missed_is_none_before_others_were_seen_or_at_another_length():
+    assert len(intervals(blocks([60, 62, 58], unseen={0}))) == 2
+    assert len(intervals(blocks([60, 62, 200, 58], unseen={2}))) == 3
+
+
 def test_a_rare_gradient_free_block_without_a_forward_is_none():
     thread = Thread(sample_every_ms=7)
     for _ in range(9):
