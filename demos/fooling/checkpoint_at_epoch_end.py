@@ -47,7 +47,7 @@ def main():
     for _ in range(4):
         layers += [nn.Linear(width, width), nn.ReLU()]
     model = nn.Sequential(*layers, nn.Linear(width, 2)).to(device)
-    memory = nn.Embedding(40_000 if cuda else 12_000, width).to(device)  # large and rarely touched
+    memory = nn.Embedding(40_000, width).to(device)  # large and rarely touched
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     step = 0
     with tempfile.TemporaryDirectory() as folder:

@@ -22,7 +22,7 @@ class Signals(Dataset):
 
     def __init__(self, count):
         self.count = count
-        self.tones = np.random.default_rng(0).normal(size=(64, 1 << 14))
+        self.tones = np.random.default_rng(0).normal(size=(64, 1 << 15))
 
     def __len__(self):
         return self.count
@@ -48,7 +48,7 @@ def main():
     for _ in range(4):
         layers += [nn.Linear(width, width), nn.ReLU()]
     model = nn.Sequential(*layers, nn.Linear(width, 10)).to(device)
-    table = nn.Embedding(30_000 if cuda else 24_000, width).to(device)
+    table = nn.Embedding(60_000 if cuda else 40_000, width).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     with tempfile.TemporaryDirectory() as folder:
         for step, (signals, labels) in enumerate(loader, 1):
