@@ -108,6 +108,8 @@ def _cut_out(
     util = [s for s in reader.util(begin, end) if s.uuid == uuid]
     walls = [s.wall_ns / 1e6 for s in part.steps]
     intervals = [i for i in reader.intervals(begin, end) if i.rank == rank]
+    # Counters come once a second: those of the last steps are read after them.
+    newest = not found.steps or found.steps[-1].t1_ns <= end
     return Window(
         final=final,
         rank=rank,
@@ -122,7 +124,7 @@ def _cut_out(
         median_ms=median(walls),
         p95_ms=quantile(walls, 0.95),
         intervals=tuple(_inside(intervals, begin, end)),
-        sites=_sites(reader, rank, begin, end),
+        sites=_sites(reader, rank, begin, None if newest else end),
         loaders=tuple(reader.loaders()),
         depths=_depths(reader, rank, begin, end),
         util=tuple(util),
@@ -310,7 +312,7 @@ def _inside(intervals: Sequence[Interval], begin: int, end: int) -> list[Interva
     return [i for i in intervals if i.t0_ns >= begin and i.t1_ns <= end]
 
 
-def _sites(reader: RunReader, rank: int, begin: int, end: int) -> tuple[Site, ...]:
+def _sites(reader: RunReader, rank: int, begin: int, end: int | None) -> tuple[Site, ...]:
     """Places with the counters of the window; those of ``Module.eval()`` carry no counters."""
     seen = [s for s in reader.sites_between(begin, end) if s.rank == rank]
     ids = {s.id for s in seen}

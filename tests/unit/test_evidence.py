@@ -152,6 +152,18 @@ def test_interruptions_of_the_warm_up_are_not_in_the_window(tmp_path):
     assert len(window.intervals) == 2
 
 
+def test_counters_that_came_after_the_last_step_are_those_of_the_last_steps(tmp_path):
+    steps = make_steps(60, {"forward": 10}, extra=lambda i: {"checkpoint": 40.0 * (i % 10 == 9)})
+    path = tmp_path / "run.sqlite"
+    writer = RunWriter(path)
+    writer.add_steps(steps)
+    writer.put_probe_state(0, probe(False))
+    writer.put_sites([site("save", 88, count=6)], steps[-1].t1_ns + 300_000_000)
+    writer.close()
+    with RunReader(path) as reader:
+        assert [(s.line, s.count) for s in evidence.build(reader, final=True).sites] == [(88, 6)]
+
+
 def test_a_switch_to_eval_mode_is_known_though_it_carries_no_counters(tmp_path):
     steps = make_steps(90, {"forward": 10})
     path = tmp_path / "run.sqlite"
