@@ -27,6 +27,9 @@ from gputop_train.model import Abstention, Diagnosis, Finding
 MIN_STEPS = 20
 #: A live verdict on very short steps waits this long, so that a burst at the start is not the run.
 MIN_LIVE_S = 5.0
+#: What has ended within the warm-up is measured on the whole run: at dynamo's limit the stalls end
+#: by themselves.
+OF_WHOLE_RUN = ("recompilation",)
 MAX_ALSO = 2
 #: A run that was cut short is judged from here on: a verdict takes max(15 s, 20 steps) (design.md).
 CUT_SHORT_S = 15.0
@@ -181,7 +184,8 @@ def _gap_note(gaps: Sequence[Abstention]) -> str:
 
 
 def _matters(window: Window, finding: Finding) -> bool:
-    lost_s = finding.lost_share * window.totals.wall_ns / 1e9
+    totals = window.whole if finding.id in OF_WHOLE_RUN else window.totals
+    lost_s = finding.lost_share * max(totals.wall_ns, window.totals.wall_ns) / 1e9
     return finding.lost_share == 0 or lost_s >= MIN_LOST_S
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from synthetic_windows import intervals_of, make_steps, probe, site, window
 
+from gputop_train.diagnose import engine
 from gputop_train.diagnose.evidence import totals_of
 from gputop_train.diagnose.rules import recompilation
 from gputop_train.diagnose.rules.base import RuledOut
@@ -113,3 +114,12 @@ def test_without_torch_compile_it_is_silent_and_without_counters_it_abstains():
 def test_graphs_without_a_count_of_recompilations_are_not_judged():
     state = dynamo(None, graphs=8, reasons=[])
     assert isinstance(recompilation.judge(settled(state)), Abstention)
+
+
+def test_stalls_that_ended_with_the_warm_up_of_a_short_run_are_not_below_the_floor():
+    # Sixty steps of 10 ms: the steady second alone would make the loss too small for a line.
+    steady = make_steps(50, {"forward": 3, "backward": 6, "optimizer": 1})
+    slow = make_steps(10, USUAL, extra=lambda i: {"compile": 400} if i < 9 else {})
+    found = engine.diagnose(window(steady, whole=totals_of(slow + steady), probe=dynamo(8)))
+    assert found.verdict is not None
+    assert found.verdict.id == "recompilation"
