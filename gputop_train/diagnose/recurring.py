@@ -23,8 +23,9 @@ FEW = 0.25
 REGULAR, SAME = 0.6, 0.10
 #: The sampler looks every 25 ms and may put the end of a long call into the step behind it.
 NEIGHBOURS = 1
-#: Steps that carry no more than this part of the largest are the sampler's blur around it.
-BLUR = 0.2
+#: Steps that carry this part of what those usually do are of the same kind, though they lie beyond
+#: the coverage: equal pauses would else be cut off at four in five. Less is the sampler's blur.
+SIMILAR = 0.5
 #: Two labels in the same steps are one piece of work unless so many would meet by chance.
 BY_CHANCE = 0.5
 #: Below so many occurrences there is no period.
@@ -60,9 +61,9 @@ def carrying(steps: Sequence[Step], labels: Sequence[str]) -> list[list[int]]:
             break
         chosen.append(at)
         covered += held[at]
-    if chosen:  # what holds as much as those belongs to them
-        least = max(held[chosen[-1]], int(BLUR * held[chosen[0]]))
-        chosen += [i for i, ns in enumerate(held) if ns >= least and i not in set(chosen)]
+    if chosen:
+        taken, least = set(chosen), SIMILAR * (median([float(held[i]) for i in chosen]) or 0.0)
+        chosen += [i for i, ns in enumerate(held) if ns >= least and i not in taken]
     groups: list[list[int]] = []
     for at in sorted(chosen):
         if groups and at - groups[-1][-1] <= NEIGHBOURS:

@@ -45,8 +45,8 @@ ID = "logging-stall"
 INFO, WARN = 0.03, 0.05
 #: An interruption of this share is rare enough.
 TARGET = 0.01
-#: What a preview may show as beside its writing.
-AROUND = ("checkpoint", "logging", "other", "eval", "sync", "gpu_wait", "h2d")
+#: What a preview may show as beside its writing: pictures come from a forward pass of their own.
+AROUND = ("checkpoint", "logging", "other", "eval", "forward", "sync", "gpu_wait", "h2d")
 #: Of the time labelled as saving, savers that are known may hold this much beside previews.
 MOSTLY = 0.5
 #: Samples of host code that are enough to say where it is (``host-compute``).
