@@ -201,7 +201,7 @@ def test_odd_workers_are_counted_as_far_as_they_got(tmp_path: Path) -> None:
 
 
 HARMLESS = """
-import inspect, pickle, random, re, traceback
+import copy, inspect, pickle, random, re, traceback
 import numpy as np
 
 def noisy(items):
@@ -224,6 +224,16 @@ class Bare(Dataset):
     def __getitem__(self, i):
         return torch.ones(4)
 
+class Spied(Dataset):
+    asked = []
+    def __getattribute__(self, name):
+        Spied.asked.append(name)
+        return super().__getattribute__(name)
+    def __len__(self):
+        return 4
+    def __getitem__(self, i):
+        return torch.ones(4)
+
 def show(loader):
     try:
         for x in loader:
@@ -242,6 +252,8 @@ if __name__ == "__main__":
     fetcher = iterator._dataset_fetcher
     print(fetcher.collate_fn is pile, loader.collate_fn is pile, sorted(vars(loader)))
     print(vars(fetcher)["collate_fn"] is pile, pickle.loads(pickle.dumps(loader)).collate_fn is pile)
+    for twin in (copy.copy(fetcher), copy.deepcopy(fetcher), pickle.loads(pickle.dumps(fetcher))):
+        print(twin.fetch([1, 2]).sum().item())
     fetcher.collate_fn = noisy
     try:
         next(iterator)
@@ -254,6 +266,8 @@ if __name__ == "__main__":
     kind = type(fetcher)
     print(kind.fetch.__name__, kind.fetch.__qualname__, inspect.signature(kind.fetch))
     list(DataLoader(Bare(), 2))
+    list(DataLoader(Spied(), 2))
+    print(Spied.asked)
     print(torch.get_num_threads(), warnings.filters[:2])
 """
 

@@ -72,6 +72,9 @@ class Cell:
         self.mark = self.items = 0
         self.odd = False
 
+    def __reduce__(self) -> Any:
+        return type(None), ()  # a fetcher that is copied or pickled takes nothing of ours along
+
 
 def place(torch: Any) -> None:
     """Hook the two fetchers.
@@ -222,7 +225,7 @@ def begin(row: Any, workers: int) -> Any:
             return before
         counters = None
         if row is not None:
-            counters = row.get("_counters")
+            counters = row["_counters"]
             if counters is None or counters.pid != os.getpid():
                 counters = row["_counters"] = Counters(workers)
         _making[0] = None if counters is None else (os.getpid(), ident(), counters)
@@ -239,7 +242,7 @@ def end(before: Any) -> None:
 def adopt(row: Any, iterator: Any) -> None:
     """An iterator without workers: its own fetcher counts for this process."""
     fetcher = iterator.__dict__.get("_dataset_fetcher")
-    counters = row.get("_counters")
+    counters = row["_counters"]
     if fetcher is None or counters is None or not isinstance(fetcher.__dict__, dict):
         return
     counters.view[PID] = os.getpid()
@@ -255,7 +258,7 @@ def tell(rows: Any) -> None:
     """
     room = MAX_TOLD
     for row in rows:
-        counters = row.get("_counters")
+        counters = row["_counters"]
         if counters is None or counters.pid != os.getpid():
             row["fetch"] = []  # a forked trainer's loaders count afresh
             continue

@@ -23,7 +23,7 @@ def row_of(number: int, loader: Any, site: tuple[Any, int], override: Any) -> di
         batch_sampler is not None and type(batch_sampler).__module__.partition(".")[0] != "torch"
     )
     dataset = getattr(loader, "dataset", None)
-    iterable = not hasattr(dataset, "__getitem__") or _is_iterable(dataset)
+    iterable = _is_iterable(dataset) or _of_type(dataset, "__getitem__") is None
     length = samples = None
     if not own_sampler and not _is_iterable(dataset):
         length, samples = _lengths(loader, dataset)
@@ -58,6 +58,7 @@ def row_of(number: int, loader: Any, site: tuple[Any, int], override: Any) -> di
         "feeds_training": False,
         "epochs": 0,
         "override": override,
+        "_counters": None,  # no key comes later: the helper thread walks through rows
         "_size": 0,
         "_shapes": set(),
         "_looked": 0,
@@ -116,7 +117,7 @@ def _lengths(loader: Any, dataset: Any) -> tuple[int | None, int | None]:
 def _is_iterable(dataset: Any) -> bool:
     from torch.utils.data import IterableDataset
 
-    return isinstance(dataset, IterableDataset)
+    return issubclass(type(dataset), IterableDataset)
 
 
 def place_of(function: Any) -> list[Any] | None:
