@@ -157,7 +157,7 @@ def _write(run_dir: Path, plan: Plan) -> int:
             backup = files.write(edited.original, edited.text)
         except EditError as problem:
             raise click.ClickException(str(problem)) from None
-        _remember(run_dir, path, files.read(path).digest)
+        _remember(run_dir, path, edited.original.digest_of(edited.text))
         click.echo(f"gputop-train: Changed {path}.", err=True)
         click.echo(f"gputop-train: To undo it: mv {_quoted(backup)} {_quoted(path)}", err=True)
     by_hand: list[Proposal] = [p for p in plan.proposals if p.why_not is not None]

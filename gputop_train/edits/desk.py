@@ -46,10 +46,15 @@ class Change:
 
 @dataclass(slots=True)
 class File:
-    """A file with what was changed in it so far, and how that moved its lines."""
+    """A file with what was changed in it so far, and how that moved its lines.
+
+    Attributes:
+        late: Whether ``apply`` changed it after the run, so that recorded lines may have moved.
+    """
 
     original: files.Original
     text: str
+    late: bool = False
     moved: list[list[tuple[int, int]]] = field(default_factory=list)
 
     def line(self, recorded: int) -> int:
@@ -112,7 +117,7 @@ class Desk:
         late = started is None or original.mtime_ns > started
         if late and original.digest not in self.run.ours:
             raise EditError(f"{path.name} was changed after this run began: run it again first.")
-        return File(original, original.text)
+        return File(original, original.text, late)
 
 
 def change_loader(
@@ -131,16 +136,14 @@ def change_loader(
     """
     loader = _loader(desk.run, places, at)
     file = desk.open(loader.file)
-    _same_code(file.original.text, loader.file, loader.line, loader.call)
+    line = _recorded(file, loader.line, loader.call)
     place, command = (loader.file, loader.line), desk.run.command
     # A run under --set tells what was set, not what the script says.
     told = None if "num_workers" in loader.override else loader.num_workers
     workers = desk.workers.get(place, told)
     made = _made(
         file,
-        lambda source: loaders.change(
-            source, file.line(loader.line), settings, command, workers=workers
-        ),
+        lambda source: loaders.change(source, file.line(line), settings, command, workers=workers),
     )
     if "num_workers" in settings:
         desk.workers[place] = settings["num_workers"]
@@ -171,8 +174,8 @@ def at_line(
 ) -> Change:
     """A change at a recorded line."""
     file = desk.open(place["file"])
-    _same_code(file.original.text, place["file"], place["line"], place["what"])
-    return _made(file, lambda source: change(source, file.line(place["line"])))
+    line = _recorded(file, place["line"], place["what"])
+    return _made(file, lambda source: change(source, file.line(line)))
 
 
 def search(
@@ -199,7 +202,7 @@ def search(
                 continue
             seen.add(file.original.path)
             source = parse(file.text)
-            line = file.line(lines[name]) if name in lines else None
+            line = file.line(lines[name]) if name in lines and not file.late else None
             fit.append((file, change(source, line)[1], source))
         except EditError as problem:
             problems.append(problem)
@@ -220,20 +223,36 @@ def _made(file: File, change: Callable[[Source], list[Splice]]) -> Change:
     return Change(file.original.path, before, file.text)
 
 
-def _same_code(text: str, name: str, line: int, recorded: str | None) -> None:
-    """See to it that a line still holds what was recorded there.
+def _recorded(file: File, line: int, recorded: str | None) -> int:
+    """The line of a file as it was read that holds what was recorded at a line of the run's.
 
     Raises:
-        EditError: It does not.
+        EditError: None does; or, where ``apply`` may have moved lines, several do.
     """
+    name = file.original.path.name
     if re.fullmatch(r"\w+|<\w+>", recorded or ""):
-        return  # the name of a function: its text was not at hand, and the change looks for itself
+        # The name of a function: its text was not at hand, and the change looks for itself.
+        if file.late:
+            raise EditError(f"{name} was changed since, line {line} may have moved: run it again.")
+        return line
     wanted = _bare((recorded or "").removesuffix("...)"))
-    lines = text.split("\n")[line - 1 : line + 12] if line >= 1 else []
-    if not wanted or not lines or wanted not in _bare("".join(lines)):
+    lines = file.original.text.split("\n")
+    asked = range(1, len(lines) + 1) if file.late else range(max(1, line), line + 1)
+    found = [n for n in asked if wanted and _begins(lines, n, wanted)]
+    if len(found) > 1:
         raise EditError(
-            f"Line {line} of {Path(name).name} no longer holds `{recorded}`: run it again."
+            f"{name} was changed since, and holds `{recorded}` in {len(found)} places: run again."
         )
+    if not found:
+        raise EditError(f"Line {line} of {name} no longer holds `{recorded}`: run it again.")
+    return found[0]
+
+
+def _begins(lines: list[str], line: int, wanted: str) -> bool:
+    """Whether a text begins at a line, and goes on below it where it is longer."""
+    first = _bare("".join(lines[line - 1 : line]))
+    at = (first + _bare("".join(lines[line : line + 12]))).find(wanted)
+    return 0 <= at < len(first)
 
 
 def _bare(text: str) -> str:

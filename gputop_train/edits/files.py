@@ -49,6 +49,10 @@ class Original:
         """Another text as the bytes of this file."""
         return (codecs.BOM_UTF8 if self.mark else b"") + text.encode("utf-8")
 
+    def digest_of(self, text: str) -> str:
+        """What ``digest`` becomes with another text."""
+        return hashlib.sha256(self.encode(text)).hexdigest()
+
 
 def locate(file: str, cwd: str | None) -> Path:
     """A recorded path as an absolute one.
@@ -153,12 +157,9 @@ def write(original: Original, text: str) -> Path:
         if not os.access(path, os.W_OK):
             raise EditError(f"{path} may not be written by this user.")
         _write_new(temporary, original.encode(text))
-        shutil.copystat(path, temporary, follow_symlinks=False)
+        _dress(temporary, path, before)
         os.utime(temporary)
-        made = os.lstat(temporary)
-        if (made.st_uid, made.st_gid) != (before.st_uid, before.st_gid):
-            os.chown(temporary, before.st_uid, before.st_gid)
-        backup = _keep(original)
+        backup = _keep(original, before)
         if read(path).digest != original.digest:
             raise EditError(f"{path.name} was changed just now: look at the diff again.")
         os.replace(temporary, path)  # noqa: PTH105 - the same call as everywhere a swap matters
@@ -173,7 +174,15 @@ def write(original: Original, text: str) -> Path:
     return backup
 
 
-def _keep(original: Original) -> Path:
+def _dress(made: Path, path: Path, before: os.stat_result) -> None:
+    """Give a new file the mode, times, attributes and owner of ``path``."""
+    shutil.copystat(path, made, follow_symlinks=False)
+    info = os.lstat(made)
+    if (info.st_uid, info.st_gid) != (before.st_uid, before.st_gid):
+        os.chown(made, before.st_uid, before.st_gid)
+
+
+def _keep(original: Original, before: os.stat_result) -> Path:
     """The old content beside the file, under the first name that is free."""
     path = original.path
     for number in range(1000):
@@ -183,7 +192,11 @@ def _keep(original: Original) -> Path:
             _write_new(backup, original.encode(original.text))
         except FileExistsError:
             continue
-        shutil.copystat(path, backup, follow_symlinks=False)
+        try:
+            _dress(backup, path, before)
+        except OSError:
+            _discard(backup)
+            raise
         return backup
     raise EditError(f"There are 1,000 backups of {path.name}: remove some.")
 

@@ -47,7 +47,7 @@ def _flag_default(
         raise EditError(f"{key} is `{expression}` there: set {name} to {wanted} where it is set.")
     call = flags[0]
     option = _option(call) or f"--{name}"
-    if any(word == option or word.startswith(f"{option}=") for word in command):
+    if any(_gives(word, each) for word in command for each in (option, *_options(call))):
         raise EditError(
             f"{key} is `{expression}`, given on the command line: run it with {option} {wanted}."
         )
@@ -65,9 +65,20 @@ def _destination(call: Call) -> str:
     return (_option(call) or "").lstrip("-").replace("-", "_")
 
 
+def _gives(word: str, option: str) -> bool:
+    """Whether a word of a command line may be this option: ``--workers=4``, ``--work``, ``-j4``."""
+    if option.startswith("--"):
+        return word.startswith("--") and len(word) > 2 and option.startswith(word.partition("=")[0])
+    return word.startswith(option)
+
+
+def _options(call: Call) -> list[str]:
+    return [a.value.strip("\"'") for a in call.arguments if a.keyword is None and a.literal]
+
+
 def _option(call: Call) -> str | None:
     """The first long option of an ``add_argument``, as argparse names its result by."""
-    words = [a.value.strip("\"'") for a in call.arguments if a.keyword is None and a.literal]
+    words = _options(call)
     return next((w for w in words if w.startswith("--")), words[0] if words else None)
 
 

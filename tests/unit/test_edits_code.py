@@ -182,9 +182,10 @@ def test_workers_that_an_expression_may_leave_out_take_no_keyword_that_needs_the
 
 
 def test_a_flag_given_on_the_command_line_is_not_changed_in_the_file():
-    for command in (["train.py", "--workers", "0"], ["train.py", "--workers=0"]):
+    for given in (["--workers", "0"], ["--workers=0"], ["--work", "0"], ["-j", "0"], ["-j0"]):
         with pytest.raises(EditError, match=r"run it with --workers 6"):
-            set_loader(ARGPARSE, {"num_workers": 6}, command=command)
+            text = ARGPARSE.replace('"-w"', '"-j"')
+            set_loader(text, {"num_workers": 6}, command=["train.py", *given])
 
 
 @pytest.mark.parametrize(

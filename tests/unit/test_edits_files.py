@@ -98,10 +98,16 @@ def test_writing_keeps_mode_and_mark_and_a_backup_that_undoes_it(script):
     old = b"\xef\xbb\xbf" + TEXT.replace("\n", "\r\n").encode()
     script.write_bytes(old)
     script.chmod(0o754)
+    if os.geteuid() == 0:  # whoever may give files away leaves them to whom they belong
+        os.chown(script, 65534, 65534)
     before = script.stat()
     original = files.read(script)
-    backup = files.write(original, original.text.replace("2", "3"))
+    after = original.text.replace("2", "3")
+    backup = files.write(original, after)
     assert script.read_bytes() == old.replace(b"2", b"3")
+    assert files.read(script).digest == original.digest_of(after)
+    for file in (script, backup):
+        assert (file.stat().st_uid, file.stat().st_gid) == (before.st_uid, before.st_gid)
     assert script.stat().st_mode == before.st_mode
     assert backup.name == "train.py.gputop-train.bak" and backup.read_bytes() == old
     backup.rename(script)

@@ -252,6 +252,34 @@ def test_a_file_that_apply_left_is_known(script):
     assert made(script, given, started_ns=1, ours={digest}).edited
 
 
+def test_more_advice_finds_its_lines_in_a_file_that_apply_left(script):
+    """The first change moved the lines, and another loader stands where this one was."""
+    script.write_text(
+        "import torch\nfrom torch.utils.data import DataLoader\n\n"
+        "val = DataLoader(a, batch_size=8)\nx = 1\ntrain = DataLoader(b, batch_size=8)\n"
+        "gen = torch.optim.Adam(g)\n\ndisc = torch.optim.Adam(d)\n"
+    )
+    loaders = (loader(file=str(script), line=6, call="DataLoader(b, batch_size=8)"),)
+    wanted = [finding(advice("set_float32_matmul_precision"), advice("workers", num_workers=4))]
+    wanted.append(finding(advice("fused=True"), id="optimizer-overhead"))
+    wanted[1]["where"] = [place(script, 9, "disc = torch.optim.Adam(d)")]
+    (first,) = made(script, *wanted, only=1, loaders=loaders).edited
+    script.write_text(first.text)
+    left = {"started_ns": 1, "ours": {first.original.digest_of(first.text)}, "loaders": loaders}
+    (again,) = made(script, *wanted, only=2, **left).proposals
+    assert added(again) == ["train = DataLoader(b, batch_size=8, num_workers=4)"]
+    (unsure,) = made(script, *wanted, only=3, **left).proposals
+    assert unsure.diff == "" and "2 optimizers" in unsure.why_not
+
+    script.write_text(first.text + "more = DataLoader(b, batch_size=8)\n")
+    left["ours"] = {first.original.digest_of(script.read_text())}
+    (twice,) = made(script, *wanted, only=2, **left).proposals
+    assert twice.diff == "" and "in 2 places" in twice.why_not
+    rarer = finding(advice("Save every 50 steps instead of every 5"), where=[place(script, 5, "f")])
+    (moved,) = made(script, rarer, **left).proposals
+    assert "line 5 may have moved" in moved.why_not
+
+
 def test_a_line_that_holds_something_else_is_refused(script):
     other = loader(file=str(script), line=7, call="DataLoader(ds, batch_size=32)")
     found = made(script, finding(advice("workers", num_workers=4)), loaders=(other,))
