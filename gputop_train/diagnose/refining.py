@@ -20,6 +20,8 @@ def refine(window: Window, finding: Finding) -> tuple[Finding, tuple[Unnamed, ..
         The finding, refined or as it was, and what the refinements that were asked and do not
         hold said.
     """
+    if finding.refined is not None:
+        return finding, ()  # the rule knew its closer cause itself
     said: list[Unnamed] = []
     for rule in refinements(finding.id):
         if rule.refine is None:

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from synthetic_windows import MS, loader, make_steps, probe, site, window
 
 from gputop_train.diagnose.refining import refine
 from gputop_train.diagnose.rules import input_bound
 from gputop_train.diagnose.rules.base import RuledOut
-from gputop_train.model import Abstention, Finding, HostSample
+from gputop_train.model import Abstention, Fetch, Finding, HostSample
 
 STARVED = {"data_wait": 6.4, "forward": 1.6, "backward": 2.0}
 
@@ -355,3 +357,78 @@ def test_other_programs_that_use_the_cores_are_named():
     assert neighbours(cpu_busy=1.1, allowed=8) is None
     # With a narrower mask nobody knows whether they sit on our CPUs.
     assert neighbours(cpu_busy=5.0, allowed=4) is None
+
+
+# --- on a CPU, workers that are never late take the cores that training wants ----------------------
+
+
+def crowded(*, workers=(0.28,) * 4, trainer=0.85, denied=0.56, threads=2, reads=21_000.0, **more):
+    """Four workers that read 96 small files an item beside a model, on two cores, as measured."""
+    steps = make_steps(60, {"data_wait": 3, "forward": 60, "backward": 100, "optimizer": 9})
+    made = window(
+        steps,
+        cores=more.pop("cores", 2),
+        trainer=trainer,
+        workers=workers,
+        depths=(8,) * 10,
+        loaders=(
+            loader(
+                num_workers=4,
+                batch_size=32,
+                worker_pids=(20, 21, 22, 23),
+                fetch=tuple(
+                    Fetch(w, 20 + w, 17, 8_500 * MS, 480 * MS, items=544) for w in range(4)
+                ),
+            ),
+        ),
+        probe=probe(more.pop("on_gpu", False), flags={"threads": threads}),
+        **more,
+    )
+    own = {"reads_per_s": reads, "rchar_per_s": reads * 4_000.0, "threads": 3}
+    procs = [
+        replace(p, run_delay=denied) if p.role == "trainer" else replace(p, run_delay=0.4, **own)
+        for p in made.procs
+    ]
+    return replace(made, procs=tuple(procs))
+
+
+def test_workers_that_take_the_cores_of_a_cpu_training_are_named_though_no_batch_is_late():
+    found = input_bound.judge(crowded())
+    assert isinstance(found, Finding)
+    assert (found.refined, found.severity, found.confidence) == (
+        "fetch-stall",
+        "critical",
+        "medium",
+    )
+    # 0.85 cores train; with those of the workers it would be 1.97: 57% of a step.
+    assert found.lost_share == pytest.approx(1 - 0.85 / 1.97, abs=0.01)
+    assert "num_workers stays 4" in found.advice[0].text
+    assert found.gain.ceiling == pytest.approx(1.97 / 0.85, rel=0.02)
+    assert [w.line for w in found.where] == [41]
+
+
+def test_some_loading_there_must_be():
+    found = input_bound.judge(crowded(workers=(0.09,) * 4, trainer=1.49, denied=0.2))
+    assert isinstance(found, Finding)
+    assert found.severity == "info"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"cores": 8},  # cores to spare: the training has what it wants
+        {"denied": 0.02},  # it never waited for one
+        {"workers": (0.05,) * 4, "trainer": 0.5},  # other programs have the cores
+        {"threads": 1, "trainer": 1.0},  # it could not use more
+    ],
+)
+def test_workers_beside_a_training_that_could_not_go_faster_are_left_alone(change):
+    assert not isinstance(input_bound.judge(crowded(**change)), Finding)
+
+
+def test_workers_with_threads_of_their_own_are_named_without_a_closer_cause():
+    made = crowded()
+    procs = tuple(replace(p, threads=10) if p.role == "worker" else p for p in made.procs)
+    found = input_bound.judge(replace(made, procs=procs))
+    assert isinstance(found, Finding)
+    assert found.refined is None

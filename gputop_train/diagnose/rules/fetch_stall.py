@@ -110,6 +110,12 @@ def refine(window: Window, found: Finding) -> Refinement | Abstention | RuledOut
     return _blocked(window, found, supply, loader, pace, cpu)
 
 
+def small_reads(supply: Supply, loader: Loader, pace: Pace) -> Reads | None:
+    """What the workers read, where that is many small reads an item; else ``None``."""
+    reads = _reads(supply, loader, pace)
+    return reads if reads is not None and _many_small(reads) else None
+
+
 def _reads(supply: Supply, loader: Loader, pace: Pace) -> Reads | None:
     calls = total(supply.workers, lambda w: w.reads_per_s)
     cpu = total(supply.workers, lambda w: w.cpu)
