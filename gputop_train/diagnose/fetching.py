@@ -11,6 +11,8 @@ from gputop_train.model import Loader
 
 #: Fewer batches than this say nothing about a mean (proposed).
 MIN_BATCHES = 5
+#: A worker with less than this part of the busiest one's batches makes next to none (proposed).
+MAKES_NONE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,12 @@ class Fetching:
     longest_ms: float
     items: float | None
     workers: tuple[Share, ...]
+
+    @property
+    def makers(self) -> int:
+        """Workers that make batches; those that were dealt next to none do not."""
+        made = [share.batches for share in self.workers]
+        return sum(1 for n in made if n >= MAKES_NONE * max(made))
 
 
 def fetching(loader: Loader | None) -> Fetching | None:

@@ -92,7 +92,10 @@ class LoadModel:
         if not self.shared:
             return rest  # the thread that feeds the GPU keeps one core
         if self.trainer_cores is not None:
-            return max(rest, self.trainer_cores * self.step_ms - self.prepare_ms)
+            # Nothing fills more than every core: what is above it was used while preparing, by
+            # threads that compute there or spin after a parallel region.
+            used = self.trainer_cores * self.step_ms - self.prepare_ms
+            return min(rest * self.cores, max(rest, used))
         return rest if optimistic else rest * min(self.cores, float(self.threads or 1))
 
 

@@ -274,7 +274,8 @@ class Pace:
         step_ms: The mean step ``T``.
         floor_ms: It without the wait: ``T - E``.
         fetch_ms: What one process takes for the batches of a step; ``None`` = not timed.
-        supply_ms: ``fetch_ms`` over the workers: a step's share if all fetch all the time.
+        supply_ms: ``fetch_ms`` over the workers that make batches: a step's share if they fetch
+            all the time.
     """
 
     step_ms: float
@@ -304,6 +305,8 @@ def pace_at(window: Window, lost: float, supply: Supply) -> Pace:
     loader, fetch = supply.loader, supply.fetch
     each = fetch.batch_ms * supply.batches_per_step if fetch is not None else None
     workers = max(1, loader.num_workers) if loader is not None else 1
+    if fetch is not None and loader is not None and loader.num_workers:
+        workers = max(1, fetch.makers)  # idle ones bring nothing
     return Pace(
         step_ms=step_ms,
         floor_ms=step_ms * (1 - lost),

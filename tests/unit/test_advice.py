@@ -68,6 +68,22 @@ def test_where_the_cpu_trains_both_share_its_cores():
     assert plan.low > 1.2
 
 
+def test_training_fills_no_more_than_every_core_whatever_preparation_used():
+    # Two cores busy all the time, by threads that spin between the parallel parts of loading too.
+    plan = plan_workers(
+        model(
+            shared=True,
+            cores=2,
+            prepare_ms=32.2,
+            step_ms=45.7,
+            floor_ms=13.5,
+            trainer_cores=1.98,
+            threads=2,
+        )
+    )
+    assert plan.high == pytest.approx(45.7 / ((32.2 + 2 * 13.5) / 2))
+
+
 def test_a_trainer_that_uses_every_core_leaves_little_to_gain():
     busy = model(shared=True, cores=2, prepare_ms=20, step_ms=100, floor_ms=80, trainer_cores=1.8)
     idle = model(shared=True, cores=8, prepare_ms=20, step_ms=100, floor_ms=80, trainer_cores=1.8)

@@ -225,6 +225,18 @@ def test_one_worker_that_makes_all_batches_is_named_by_its_count():
     assert found.gain.expected[1] <= 1 / 0.36 + 1e-9
 
 
+def test_workers_without_work_do_not_keep_a_loader_ahead():
+    # 35 ms a batch would be well ahead of 20 ms over four workers; one makes them all.
+    rows = fetches(35.0, batches=60)
+    steps = make_steps(100, {"data_wait": 13, "forward": 20})
+    one = lonely(workers=4, fetch=rows)
+    found, _ = named(steps, loaders=(one,), workers=(0.9, 0, 0, 0), cores=16)
+    assert found.refined == "idle-workers"
+    assert found.severity == "critical"
+    four = lonely(workers=4, fetch=fetches(*[35.0] * 4, batches=15))
+    assert input_bound.judge(window(steps, loaders=(four,), cores=16)).severity == "info"
+
+
 def test_idle_workers_are_named_even_where_all_of_them_would_be_too_few():
     steps = make_steps(100, {"data_wait": 96, "forward": 4})
     found, _ = named(steps, loaders=(lonely(workers=4),), workers=(0.1, 0, 0, 0), depths=EMPTY)

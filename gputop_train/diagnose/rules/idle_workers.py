@@ -13,6 +13,7 @@ workers. Gain: T / max(T - E, T x makers / min(workers, cores)).
 
 from __future__ import annotations
 
+from gputop_train.diagnose.fetching import MAKES_NONE
 from gputop_train.diagnose.loading_advice import at, bounded, loader_at, places
 from gputop_train.diagnose.loading_model import WORST_EFFICIENCY
 from gputop_train.diagnose.rules.base import (
@@ -37,8 +38,6 @@ from gputop_train.diagnose.window import Window
 from gputop_train.model import Abstention, Advice, Evidence, Finding, Loader
 
 ID = "idle-workers"
-#: A worker with less than this part of the busiest one's batches makes next to none (proposed).
-MAKES_NONE = 0.1
 #: From this part on idle workers are the first thing to mend, even where all would be too few.
 MOSTLY_IDLE = 0.5
 
@@ -59,8 +58,8 @@ def refine(window: Window, found: Finding) -> Refinement | Abstention | RuledOut
 
 
 def _idle_by_count(supply: Supply) -> int:
-    made = [share.batches for share in supply.fetch.workers] if supply.fetch is not None else []
-    return sum(1 for n in made if n < MAKES_NONE * max(made, default=0))
+    fetch = supply.fetch
+    return len(fetch.workers) - fetch.makers if fetch is not None else 0
 
 
 def _idle_by_cpu(supply: Supply, loader: Loader) -> int:
