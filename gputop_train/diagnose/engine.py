@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from gputop_train.diagnose.changes import merged
 from gputop_train.diagnose.gaps import HEALTHY_RULES, MIN_LOST_S, healthy_gaps
 from gputop_train.diagnose.ranking import exclusive, judged_ids, ranked, with_trial
-from gputop_train.diagnose.refining import refine
+from gputop_train.diagnose.refining import FAILED, failed, refine
 from gputop_train.diagnose.rules import all_rules, gpu_contention
 from gputop_train.diagnose.rules.base import INFO, WARN, Judgement, Rule, RuledOut, percent
 from gputop_train.diagnose.significance import tested
@@ -35,8 +35,6 @@ MAX_ALSO = 2
 CUT_SHORT_S = 15.0
 #: From this gate on rules look at memory and hardware, which no regime of the loop explains.
 PARALLEL = 100
-#: How the abstention of a rule begins that raised; no run is healthy that it could not judge.
-FAILED = "its rule failed"
 
 
 def diagnose(window: Window) -> Diagnosis:
@@ -147,10 +145,7 @@ def _found(window: Window, until: int | None = None) -> tuple[list[Finding], lis
     judged = [j for j in judged if j.id not in {g.id for g in gone}] + list(gone)
     closer = []
     for finding in findings:
-        try:
-            refined, unnamed = refine(window, finding)
-        except Exception as error:
-            refined, unnamed = finding, (_failed(f"{finding.id}, closer", error),)
+        refined, unnamed = refine(window, finding)
         closer.append(refined)
         judged.extend(unnamed)
     return gpu_contention.unsure(closer), judged
@@ -161,11 +156,7 @@ def _asked(rule: Rule, window: Window) -> Judgement:
     try:
         return rule.judge(window) if rule.judge else RuledOut(rule.id, "it only refines")
     except Exception as error:
-        return _failed(rule.id, error)
-
-
-def _failed(id_: str, error: Exception) -> Abstention:
-    return Abstention(id_, f"{FAILED} ({type(error).__name__}: {error})")
+        return failed(rule.id, error)
 
 
 def _abstain(

@@ -9,6 +9,8 @@ from gputop_train.diagnose.rules.base import COVERAGE, Confidence, Refinement, R
 from gputop_train.diagnose.window import Window
 from gputop_train.model import Abstention, Finding
 
+#: How the abstention of a rule begins that raised; no run is healthy that it could not judge.
+FAILED = "its rule failed"
 Unnamed = Abstention | RuledOut
 _ORDER: tuple[Confidence, ...] = ("low", "medium", "high")
 
@@ -26,7 +28,10 @@ def refine(window: Window, finding: Finding) -> tuple[Finding, tuple[Unnamed, ..
     for rule in refinements(finding.id):
         if rule.refine is None:
             continue
-        answer = rule.refine(window, finding)
+        try:
+            answer = rule.refine(window, finding)
+        except Exception as error:
+            answer = failed(rule.id, error)
         if not isinstance(answer, Refinement):
             said.append(answer)
         elif answer.covers < COVERAGE:
@@ -34,6 +39,11 @@ def refine(window: Window, finding: Finding) -> tuple[Finding, tuple[Unnamed, ..
         else:
             return _merged(finding, answer), tuple(said)
     return finding, tuple(said)
+
+
+def failed(id_: str, error: Exception) -> Abstention:
+    """What a rule that raised has to say."""
+    return Abstention(id_, f"{FAILED} ({type(error).__name__}: {error})")
 
 
 def _merged(finding: Finding, closer: Refinement) -> Finding:

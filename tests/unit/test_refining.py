@@ -54,6 +54,20 @@ def test_the_first_that_covers_four_fifths_is_named_and_none_is_asked_after_it(a
     assert "79%" in unnamed[1].why
 
 
+def test_one_that_fails_says_so_and_the_next_is_asked(monkeypatch):
+    def broken(window, finding):
+        raise KeyError("depth")
+
+    rules = (
+        Rule("r0", 301, parent="input-bound", refine=broken),
+        Rule("r1", 302, parent="input-bound", refine=lambda w, f: Refinement("d", 1.0, "D.")),
+    )
+    monkeypatch.setattr(refining, "refinements", lambda parent: rules)
+    found, said = refine(WINDOW, PARENT)
+    assert found.refined == "d"
+    assert [(s.id, s.missing) for s in said] == [("r0", "its rule failed (KeyError: 'depth')")]
+
+
 def test_without_a_closer_cause_the_parent_stands(asked):
     asked(RuledOut("a", "not it"))
     assert refine(WINDOW, PARENT)[0] == PARENT

@@ -184,10 +184,14 @@ def test_the_engine_refines_a_busy_gpu_to_its_memory_and_stays_healthy():
 )
 def test_a_busy_reading_over_resting_sms_is_told(sm, dry, severity):
     steps = make_steps(400, BUSY, exposed=IDLE_NOWHERE, dry=dry)
-    found = misleading_utilization.judge(made(steps, gpm=gpm(sm=sm), loaders=(loader(),)))
+    alone = made(steps, gpm=gpm(sm=sm), loaders=(loader(),))
+    found = misleading_utilization.judge(alone)
     assert isinstance(found, Finding)
     assert found.severity == severity
+    assert found.confidence == ("high" if dry < 0.5 else "medium")
     assert "batch_size 64 -> 128" in found.advice[0].text
+    unseen = tuple(replace(g, foreign_processes=None) for g in alone.gpu)
+    assert misleading_utilization.judge(replace(alone, gpu=unseen)).confidence == "medium"
 
 
 @pytest.mark.parametrize(("util", "sm"), [(97, 70.0), (60, 12.0)])
@@ -380,6 +384,12 @@ def test_cards_that_others_use_are_not_idle():
     computing = tuple(replace(c, foreign_processes=1) for c in CARDS)
     assert isinstance(spread(computing), RuledOut)
     assert isinstance(spread(CARDS[:2]), RuledOut)
+
+
+def test_cards_of_which_nothing_was_read_are_not_called_idle():
+    unread = tuple(replace(c, memory_used=None, foreign_processes=None) for c in CARDS)
+    assert "memory in use" in spread(unread).missing
+    assert "1 of 3 GPUs" in spread((*CARDS[:3], *unread[3:])).summary
 
 
 def test_one_process_may_use_cards_that_are_not_watched():

@@ -61,5 +61,11 @@ def test_it_is_silent_otherwise(quiet):
     assert isinstance(judge(**quiet), RuledOut)
 
 
+def test_a_card_of_which_nothing_was_read_is_not_called_free():
+    unread = GpuSample(0, UUID, memory_total=80 << 30)
+    assert "memory in use" in judge(cards=(unread,)).missing
+    assert "1 NVIDIA GPU " in judge(cards=(CARD, unread)).summary
+
+
 def test_without_the_probes_word_it_is_not_judged():
     assert isinstance(judge(cuda=None), Abstention)

@@ -298,6 +298,13 @@ def test_slow_items_are_no_slow_collate():
     assert "30%" in said["slow-collate"]
 
 
+def test_busy_workers_are_no_certain_cause_where_they_may_lack_cores():
+    busy = [{"cpu": 0.97, "run_delay": 0.0}] * 4
+    for workers, cores, sure in ((busy, 16, "high"), ([0.97] * 4, 16, "medium")):
+        found, _ = named(loaders=(FOUR,), workers=workers, depths=EMPTY, cores=cores)
+        assert (found.refined, found.confidence) == ("prep-stall", sure)
+
+
 def test_torchs_own_collate_is_left_alone():
     found, _ = named(
         loaders=(collating(collate=None),), workers=(0.97, 0.96), depths=EMPTY, cores=16
@@ -578,6 +585,9 @@ def test_many_small_reads_are_packed_and_no_disk_is_bought():
         "Pack" in found.advice[0].text and "a faster disk changes nothing" in found.advice[0].text
     )
     assert "75 read calls an item" in found.summary  # 240,000 a second x 10 ms / 32 items
+    unsized = [small_files(rchar_per_s=None)] * 4
+    found, _ = named(loaders=(PACKING,), workers=unsized, depths=EMPTY, cores=16)
+    assert found.confidence == "medium"
     assert (found.where[0].file, found.where[0].line) == (ITEMS.file, ITEMS.line)
     assert [a.setting for a in found.advice][1] is not None  # more workers are half a cure
 
@@ -612,6 +622,13 @@ def test_workers_that_sleep_in_the_fetch_wait_for_something_else_than_a_disk():
     assert found.refined == "fetch-stall"
     assert found.confidence == "medium"
     assert "network" in found.advice[0].text and "disk" not in found.advice[0].text
+
+
+def test_sleepers_may_lack_a_core_where_nobody_saw_whether_they_did():
+    asleep = {"cpu": 0.02, "state": "S", "read_bytes_per_s": 0.0}
+    remote = loader(num_workers=4, epochs=3, fetch=fetches(*[40.0] * 4), source=ITEMS)
+    found, said = named(loaders=(remote,), workers=[asleep] * 4, depths=EMPTY, cores=16)
+    assert found.refined is None and "run_delay" in said["fetch-stall"]
 
 
 def test_sleepers_that_fetch_quickly_are_not_what_is_waited_for():

@@ -44,10 +44,14 @@ def judge(window: Window) -> Judgement:
         return RuledOut(ID, "no NVIDIA GPU is visible to this run")
     if not str(window.probe.get("param_device", "cpu")).startswith("cpu"):
         return RuledOut(ID, "the model trains on another accelerator")
+    told = [c for c in cards if c.memory_used is not None or c.foreign_processes is not None]
+    if not told:
+        return Abstention(ID, "memory in use on the GPUs, and the processes on them")
     free = [
         card
-        for card in cards
-        if not card.foreign_processes and (card.memory_used or 0) < FREE_BYTES
+        for card in told
+        if not card.foreign_processes
+        and (card.memory_used is None or card.memory_used < FREE_BYTES)
     ]
     if not free:
         return RuledOut(ID, "every GPU is taken by another program")

@@ -105,8 +105,11 @@ def refine(window: Window, found: Finding) -> Refinement | Abstention | RuledOut
         if reads is None:
             return Abstention(ID, "read calls of the workers")
         return RuledOut(ID, f"the workers compute ({percent(cpu)} of a core) and read little")
-    if (mean(worker.delay for worker in supply.workers) or 0.0) > DENIED:
+    denied = mean(worker.delay for worker in supply.workers)
+    if denied is not None and denied > DENIED:
         return RuledOut(ID, "the workers are ready to run but have no core")
+    if denied is None and not _on_disk(supply):
+        return Abstention(ID, "time the workers waited for a core (run_delay of schedstat)")
     return _blocked(window, found, supply, loader, pace, cpu)
 
 
@@ -177,7 +180,7 @@ def _small_reads(
         ID,
         supply.part,
         f"The workers make {plain(per_item)} read calls an item, {plain(reads.per_batch)} a batch.",
-        confidence="high" if supply.fetch is not None else "medium",
+        confidence="high" if supply.fetch is not None and reads.size is not None else "medium",
         evidence=tuple(
             row
             for row in (
@@ -195,12 +198,19 @@ def _small_reads(
     )
 
 
+def _on_disk(supply: Supply) -> bool:
+    """Whether the workers were seen to wait for storage, or to read much from it."""
+    states = mean(worker.blocked for worker in supply.workers)
+    storage = total(supply.workers, lambda w: w.storage_per_s)
+    return (states or 0.0) >= BLOCKED_PART or (storage or 0.0) >= STORAGE_BYTES_PER_S
+
+
 def _blocked(
     window: Window, found: Finding, supply: Supply, loader: Loader, pace: Pace, cpu: float
 ) -> Refinement | Abstention | RuledOut:
     states = mean(worker.blocked for worker in supply.workers)
     storage = total(supply.workers, lambda w: w.storage_per_s)
-    on_disk = (states or 0.0) >= BLOCKED_PART or (storage or 0.0) >= STORAGE_BYTES_PER_S
+    on_disk = _on_disk(supply)
     if not on_disk and supply.fetch is None:
         return Abstention(ID, "fetch times: the workers sleep, but not seen to be in storage")
     line, code = loader_at(loader), at(loader.source)

@@ -40,12 +40,14 @@ def judge(window: Window) -> Judgement:
     ranks = len(window.probe_states)
     if len(taken) < ranks or (whole(window.probe, "world_size") or 0) > ranks:
         return Abstention(ID, "the device of every rank")
+    others = [g for g in window.cards if _bare(g.uuid) not in taken]
+    told = [g for g in others if g.memory_used is not None or g.foreign_processes is not None]
+    if others and not told:
+        return Abstention(ID, "memory in use on the other cards, and the processes on them")
     free = [
         g
-        for g in window.cards
-        if _bare(g.uuid) not in taken
-        and not g.foreign_processes
-        and (g.memory_used is None or g.memory_used < FREE_BYTES)
+        for g in told
+        if not g.foreign_processes and (g.memory_used is None or g.memory_used < FREE_BYTES)
     ]
     if not free:
         return RuledOut(ID, "every card the run may use is taken")

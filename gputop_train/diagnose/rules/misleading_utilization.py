@@ -76,7 +76,8 @@ def _finding(window: Window, active: float | None, power: float | None) -> Findi
         if active is not None
         else f"it draws only {percent(power or 0.0)} of its power limit"
     )
-    confidence: Confidence = "low" if active is None else "high" if full else "medium"
+    alone = any(g.foreign_processes is not None for g in window.gpu)
+    confidence: Confidence = "low" if active is None else "high" if full and alone else "medium"
     return Finding(
         id=ID,
         summary=(

@@ -83,9 +83,10 @@ def _named(
 ) -> Refinement:
     more = more_workers(window, supply, pace)
     busy = total(supply.workers, lambda w: w.cpu) or 0.0
+    denied = total(supply.workers, lambda w: w.delay)
     rows: list[Evidence] = [
         number("CPU of all workers", busy, "cores"),
-        number("ready to run without a core", total(supply.workers, lambda w: w.delay), "cores"),
+        number("ready to run without a core", denied, "cores"),
     ]
     if supply.fetch is not None:
         rows.append(span("a batch, made in a worker", supply.fetch.batch_ms))
@@ -118,6 +119,8 @@ def _named(
         ID,
         supply.part,
         f"All {loader.num_workers} workers are busy preparing.",
+        # Without these it may as well be too few cores (cpu-affinity, cpu-oversubscription).
+        confidence="medium" if denied is None or window.cores is None else "high",
         evidence=tuple(row for row in rows if row.value is not None),
         where=places(window, supply, costly_first=more is None),
         advice=tuple(steps),
