@@ -65,6 +65,9 @@ def named(steps=STARVED, **more):
         asked = [(a.setting or {}).get("num_workers", 0) for a in closer.advice]
         assert max(asked, default=0) <= workers
     assert 1 <= len(closer.advice) <= 3
+    for wanted in (a.setting or {} for a in closer.advice):
+        if wanted.keys() & {"persistent_workers", "prefetch_factor"}:
+            assert wanted.get("num_workers", workers)  # --set refuses them alone
     if closer.gain is not None and closer.gain.expected is not None and closer.gain.ceiling:
         low, high = closer.gain.expected
         assert 1 <= low <= high <= closer.gain.ceiling * (1 + 1e-9)
@@ -290,6 +293,13 @@ def test_a_slow_collate_function_in_the_training_process_is_named_too():
     found, _ = named(loaders=(alone,))
     assert found.refined == "slow-collate"
     assert all(a.setting is None for a in found.advice)
+
+
+def test_workers_are_kept_only_together_with_having_any():
+    found, _ = named(loaders=(loader(num_workers=0, epochs=3),), trainer=0.97, cores=16)
+    assert found.refined == "main-process-loading"
+    kept = found.advice[1].setting
+    assert kept == {**found.advice[0].setting, "persistent_workers": True}
 
 
 def test_slow_items_are_no_slow_collate():

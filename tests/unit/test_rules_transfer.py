@@ -80,6 +80,8 @@ def test_a_loader_that_does_not_pin_is_named_with_its_line():
 def test_a_loader_without_workers_would_pin_in_the_training_thread():
     found = pageable_h2d.judge(made(loaders=(loader(num_workers=0),)))
     assert found.advice[0].setting == {"num_workers": 1, "pin_memory": True}
+    stream = pageable_h2d.judge(made(loaders=(loader(num_workers=0, iterable=True),)))
+    assert stream.advice[0].setting is None  # which --set would refuse
 
 
 def test_a_batch_class_that_cannot_be_pinned_is_told_from_a_loader_that_does_not():

@@ -80,7 +80,8 @@ def judge(window: Window) -> Judgement:
             ),
             Advice(
                 f"If retries go on, {smaller}: 5 to 10% less is often enough to keep the cache; "
-                f"watch whether the {more} retries of this stretch become 0."
+                f"watch whether the {more} retries of this stretch become 0. It changes the global "
+                "batch."
             ),
         ),
         gain=gain(lost, "T / (T - E), E = what the steps with a retry take longer"),

@@ -162,7 +162,8 @@ def _advice(
         steps.append(
             Advice(
                 "model.register_comm_hook(None, bf16_compress_hook): "
-                f"{exchanged.value} {exchanged.unit} of gradients become {half.value} {half.unit}."
+                f"{exchanged.value} {exchanged.unit} of gradients become {half.value} {half.unit}, "
+                "rounded to 8 bits of mantissa: compare the loss."
             )
         )
     sizes = [ld.batch_size for ld in window.feeding_loaders if ld.batch_size]
@@ -176,7 +177,10 @@ def _advice(
         f", and {sent.value} {sent.unit} cost latency rather than bytes" if size < BUCKET else ""
     )
     steps.append(
-        Advice(f"{batch}, or accumulation under no_sync(): half as many exchanges a sample{small}.")
+        Advice(
+            f"{batch}, or accumulation under no_sync(): half as many exchanges a sample{small}. "
+            "Either makes the global batch larger: revisit the learning rate."
+        )
     )
     nccl = any(m.get("backend") == "nccl" for m in told)
     which = "NCCL_DEBUG=INFO" if nccl else "GLOO_SOCKET_IFNAME"

@@ -84,10 +84,14 @@ def _advice(window: Window) -> tuple[Advice, ...]:
     if part(window.probe, "flags").get("tf32") is False and not lower:
         steps.append(
             "TF32 is off now and autocast not used: "
-            'torch.set_float32_matmul_precision("high"), then bf16 autocast.'
+            'torch.set_float32_matmul_precision("high"), then bf16 autocast; both round more, so '
+            "compare the loss."
         )
     elif not lower:
-        steps.append("autocast is not used now: bf16 around forward and loss halves what is moved.")
+        steps.append(
+            "autocast is not used now: bf16 around forward and loss halves what is moved; it "
+            "rounds more, so compare the loss."
+        )
     if not frames:
         steps.append(
             "torch.compile is not used now: it fuses element-wise chains of the busy step."

@@ -11,6 +11,7 @@ cheaper preparation. Probe: num_workers=2. Gain: T / max(T - E, preparation / wo
 from __future__ import annotations
 
 from gputop_train.diagnose.accounting import account
+from gputop_train.diagnose.drawing import DRAWS, drawing
 from gputop_train.diagnose.loading_advice import at, loader_at, places
 from gputop_train.diagnose.loading_model import (
     WORTH,
@@ -54,6 +55,8 @@ def refine(window: Window, found: Finding) -> Refinement | Abstention | RuledOut
         return RuledOut(ID, "worker processes load")
     if supply.waits.at_epoch_starts:
         return RuledOut(ID, "a batch is prepared quickly, what begins an epoch is slow")
+    if drawing(window, supply) is not None:
+        return RuledOut(ID, DRAWS)
     wait = sum(ld.wait_ns for ld in loaders)
     covers = sum(ld.wait_ns for ld in alone) / wait if wait else len(alone) / len(loaders)
     model = load_model(window, found.lost_share)
@@ -153,7 +156,7 @@ def _advice(
             Advice(
                 f"Keep the workers between epochs ({loader.epochs} seen): "
                 f"persistent_workers=True{line}.",
-                {"persistent_workers": True},
+                {"num_workers": plan.workers, "persistent_workers": True},
             )
         )
     steps.append(

@@ -73,7 +73,7 @@ def judge(window: Window) -> Judgement:
         advice=(
             Advice(
                 f"{batch} cannot grow into {free.value} {free.unit}: first bf16 autocast (half of "
-                "the activations), or torch.utils.checkpoint on the largest blocks."
+                "the activations, rounded more), or torch.utils.checkpoint on the largest blocks."
             ),
             Advice(
                 f"Accumulation does not lift the {acc.util_mean or 0.0:.0f}% utilisation: it only "

@@ -111,7 +111,7 @@ def _advice(window: Window, active: float | None) -> tuple[Advice, ...]:
     return (
         Advice(
             f"{batch}: a step that takes less than 1.3 times as long had room. Judge by {judged}, "
-            f"not by the {window.util_mean or 0.0:.0f}% of the driver."
+            f"not by the {window.util_mean or 0.0:.0f}% of the driver; revisit the learning rate."
         ),
         Advice(
             "If it takes 2 times as long, the kernels are the matter: a profiler burst "

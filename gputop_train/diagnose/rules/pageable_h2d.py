@@ -196,7 +196,8 @@ def _loader_advice(loader: Loader) -> tuple[Advice, ...]:
             Advice(
                 f"num_workers 0 -> 1 and pin_memory False -> True ({at}): with 0 workers the "
                 "training thread would do the pinning itself, which can cost what it saves.",
-                {"num_workers": 1, "pin_memory": True},
+                # --set gives no workers to an IterableDataset: several would repeat its data.
+                None if loader.iterable else {"num_workers": 1, "pin_memory": True},
             ),
         )
     return (
