@@ -6,6 +6,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from pathlib import Path
 
+from gputop_train.diagnose.recurring import usual_distance
 from gputop_train.diagnose.rules.base import ms, name, number, occurrences, percent, span
 from gputop_train.diagnose.window import Window
 from gputop_train.model import Advice, Evidence, Gain, Interval, Loader, Where
@@ -71,13 +72,27 @@ def periodic(window: Window, label: str, share: float) -> Periodic:
         if len(window.steps) < totals.steps:  # older steps live on as sums only
             between = round(totals.steps * (last - first) / max(1, totals.wall_ns))
         every = max(1.0, between / (len(groups) - 1))
+    count = max(1, len(groups))
+    usual = _sampled_distance(window, label, groups)
+    if every is not None and usual is not None and usual < every:
+        # The sampler looked into some of them only: the regular distance tells how many there were.
+        count, every = round((count - 1) * every / usual) + 1, usual
     return Periodic(
-        count=max(1, len(groups)),
-        cost_ms=lost_ns / max(1, len(groups)) / 1e6,
+        count=count,
+        cost_ms=lost_ns / count / 1e6,
         every=every,
         step_ms=(totals.wall_ns - lost_ns) / steps / 1e6,
         share=share,
     )
+
+
+def _sampled_distance(window: Window, label: str, groups: list[list[Interval]]) -> float | None:
+    """Regular distance of what no interval tells, or tells so little that samples stand for it."""
+    told = {(i.t0_ns, i.t1_ns) for i in window.intervals if i.label == label}
+    if any((i.t0_ns, i.t1_ns) in told for group in groups for i in group):
+        return None
+    ends = [step.t1_ns for step in window.steps]
+    return usual_distance([bisect_right(ends, group[0].t0_ns) for group in groups])
 
 
 def _groups(intervals: list[Interval], window: Window) -> list[list[Interval]]:

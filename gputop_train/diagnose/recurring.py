@@ -14,8 +14,13 @@ from gputop_train.diagnose.stats import MIN_ARM, median
 from gputop_train.diagnose.window import Window
 from gputop_train.model import Interval, Step
 
-#: The fewest steps that hold this part of a label carry it (TraceML's coverage) ...
+#: Two labels are one piece of work when so many occurrences are in the same steps (proposed).
 CARRIED = 0.80
+#: The largest that hold this part of a label's time say how much one occurrence is ...
+HALF = 0.5
+#: ... a step with this part of that carries it: less is the sampler's blur, which it spreads over
+#: all steps, or a small constant part beside the occurrences ...
+SIMILAR = 0.5
 #: ... and it recurs, rather than being part of every step, when they are at most this part of them
 #: (proposed; ``waits.BURST_PART``).
 FEW = 0.25
@@ -23,9 +28,6 @@ FEW = 0.25
 REGULAR, SAME = 0.6, 0.10
 #: The sampler looks every 25 ms and may put the end of a long call into the step behind it.
 NEIGHBOURS = 1
-#: Steps that carry this part of what those usually do are of the same kind, though they lie beyond
-#: the coverage: equal pauses would else be cut off at four in five. Less is the sampler's blur.
-SIMILAR = 0.5
 #: Two labels in the same steps are one piece of work unless so many would meet by chance.
 BY_CHANCE = 0.5
 #: Below so many occurrences there is no period.
@@ -52,18 +54,10 @@ class Recurring:
 
 
 def carrying(steps: Sequence[Step], labels: Sequence[str]) -> list[list[int]]:
-    """Places of the fewest steps that hold most of these labels' time, neighbours in one group."""
+    """Places of the steps that carry these labels, neighbours in one group."""
     held = [sum(step.labels.get(label, 0) for label in labels) for step in steps]
-    total, covered = sum(held), 0
-    chosen: list[int] = []
-    for at in sorted(range(len(held)), key=lambda i: -held[i]):
-        if covered >= CARRIED * total or held[at] <= 0:
-            break
-        chosen.append(at)
-        covered += held[at]
-    if chosen:
-        taken, least = set(chosen), SIMILAR * (median([float(held[i]) for i in chosen]) or 0.0)
-        chosen += [i for i, ns in enumerate(held) if ns >= least and i not in taken]
+    least = SIMILAR * _typical(held)
+    chosen = [at for at, ns in enumerate(held) if ns >= least > 0]
     groups: list[list[int]] = []
     for at in sorted(chosen):
         if groups and at - groups[-1][-1] <= NEIGHBOURS:
@@ -71,6 +65,16 @@ def carrying(steps: Sequence[Step], labels: Sequence[str]) -> list[list[int]]:
         else:
             groups.append([at])
     return groups
+
+
+def _typical(held: Sequence[int]) -> int:
+    """What the largest hold that together make up half of the time: the small ones do not count."""
+    left = HALF * sum(held)
+    for ns in sorted(held, reverse=True):
+        left -= ns
+        if left <= 0:
+            return ns
+    return 0
 
 
 def recurring(window: Window, labels: Sequence[str], within: Sequence[str]) -> Recurring | None:
@@ -96,7 +100,7 @@ def recurring(window: Window, labels: Sequence[str], within: Sequence[str]) -> R
     whole = sum(s.wall_ns for s in window.steps) / 1e6
     return Recurring(
         count=len(groups),
-        every=_distance([group[0] for group in groups]),
+        every=usual_distance([group[0] for group in groups]),
         cost_ms=excess / len(groups),
         step_ms=usual,
         share=excess / whole if whole > 0 else 0.0,
@@ -125,7 +129,8 @@ def _excess(step: Step, usual_ms: float, within: Sequence[str]) -> float:
     return max(0.0, min(step.wall_ns / 1e6 - usual_ms, most))
 
 
-def _distance(starts: Sequence[int]) -> float | None:
+def usual_distance(starts: Sequence[int]) -> float | None:
+    """Steps from one to the next, the median; ``None`` when most are not near it."""
     apart = [float(b - a) for a, b in pairwise(starts)]
     usual = median(apart)
     if usual is None:

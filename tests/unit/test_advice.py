@@ -41,6 +41,19 @@ def test_a_save_in_each_step_is_one_a_step_and_two_calls_in_a_step_are_one():
     assert "every step" in checkpoint_advice(made, ())[0].text
 
 
+def test_saves_that_only_the_sampler_saw_keep_their_distance_where_it_missed_some():
+    # Every 6 steps; the sampler did not look into two of twenty.
+    missed = {30, 72}
+
+    def extra(i):
+        return {"checkpoint": 40} if i % 6 == 0 and i not in missed else {}
+
+    steps = make_steps(120, {"forward": 10, "backward": 12}, extra=extra)
+    made = periodic(window(steps), "checkpoint", 0.2)
+    assert made.every == 6
+    assert made.count == 20
+
+
 def test_enough_workers_to_keep_up_and_no_more():
     plan = plan_workers(model())
     # 60 ms of preparation against 10 ms of compute: 6 at best, 9 at 70% efficiency.

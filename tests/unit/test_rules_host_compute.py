@@ -137,3 +137,29 @@ def test_on_a_cpu_a_fifth_may_be_a_loss_unless_its_name_says_otherwise():
     assert isinstance(host_compute.judge(on_cpu(loss, other=2.5)), RuledOut)
     assert isinstance(host_compute.judge(on_cpu(line(), other=2.5)), Finding)
     assert isinstance(host_compute.judge(on_cpu(line(), other=1)), RuledOut)
+
+
+def test_a_pause_is_told_from_the_small_part_that_the_sampler_spreads_over_all_steps():
+    # As pickled every 6th step on 2 cores: 40 ms there, 2 to 6 ms in each of the others.
+    def extra(i):
+        return {"other": 40 if i % 6 == 0 else 2 + i % 5}
+
+    steps = make_steps(120, {"forward": 10, "backward": 12, "optimizer": 4}, extra=extra)
+    found = host_compute.judge(window(steps, sites=METRIC))
+    assert isinstance(found, Finding) and found.confidence == "high"
+    assert "every 6 steps" in found.summary
+    assert found.lost_share == pytest.approx(20 * 36 / (120 * 26 + 20 * 40 + 100 * 4), rel=0.1)
+
+
+def test_every_so_many_steps_makes_it_the_one_per_cent_that_is_promised():
+    steps = make_steps(120, {"forward": 30, "backward": 30, "optimizer": 7, "other": 51})
+    found = host_compute.judge(window(steps, sites=METRIC))
+    every = int(found.advice[0].text.split(" every ")[1].split()[0])
+    assert 51 / every / (67 + 51 / every) == pytest.approx(0.01, rel=0.05)
+
+
+def test_a_whole_array_call_is_not_told_to_be_vectorised():
+    steps = make_steps(120, {"forward": 30, "backward": 30, "optimizer": 7, "other": 51})
+    one = (line(func="update_stats", call="np.percentile(np.abs(g), [5, 50, 95])"),)
+    found = host_compute.judge(window(steps, sites=one))
+    assert "every tenth" in found.advice[1].text and "Python loops" not in found.advice[1].text

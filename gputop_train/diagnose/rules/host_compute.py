@@ -13,6 +13,7 @@ Gain: T / (T - E); (nT + c) / (nT + c') where it recurs.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -78,6 +79,9 @@ BESIDE = re.compile(
     r"|numpy|decode|encode|\bre\.|time\.sleep|env\.step|simulat",
     re.IGNORECASE,
 )
+
+
+NUMPY = re.compile(r"(?:np|numpy)\.(?:[a-z]+\.)*\w+\(")
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +262,14 @@ def _finding(window: Window, code: _Code, lost: float, basis: str) -> Finding:
     )
 
 
+def _whole_array(code: _Code) -> str | None:
+    """The numpy call that most of it is in, if one call is."""
+    first = code.sites[0] if code.sites else None
+    if first is None or first.count < ONE_PLACE * code.samples or not NUMPY.match(first.call):
+        return None
+    return short_call(first.call)
+
+
 def _named(site: Site) -> str:
     """The function, or the call where it is made in the script's own body."""
     return short_call(site.call) if site.func[:1] == "<" else site.func
@@ -305,14 +317,18 @@ def _every_step_advice(window: Window, code: _Code, lost: float) -> tuple[Advice
     acc = account(window)
     each = ms(acc.ms(lost))
     function = f"{_named(code.sites[0])} at {name(code.places[0])}" if code.sites else "it"
-    every = max(2, round(lost / 0.01))
+    # Every n steps it is lost/n of (1 - lost) + lost/n: 1% from here on.
+    every = max(2, math.ceil(99 * lost / max(0.01, 1 - lost)))
     return (
         Advice(
             f"Call {function} every {every} steps instead of every step: {each} a step now, 1% of "
             "the time then."
         ),
         Advice(
-            f"If it is needed in every step, vectorise it: whole-tensor calls"
+            f"If it is needed in every step, take a part of the values (every tenth): {called} is "
+            "one whole-array call already."
+            if (called := _whole_array(code))
+            else f"If it is needed in every step, vectorise it: whole-tensor calls"
             f"{' on the GPU' if window.on_gpu else ''} in place of Python loops over items in "
             f"{function}."
         ),
