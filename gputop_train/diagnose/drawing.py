@@ -115,10 +115,9 @@ def drawing_advice(drawn: Drawing, supply: Supply, lost_ms: float) -> tuple[Advi
     workers = loader.num_workers if loader is not None else 0
     steps.append(
         Advice(
-            f"Make the order of the indices cheaper{line}: the sampler takes {cost}, in the "
-            f"training process whatever num_workers is, so it stays {workers}. Compute lengths, "
-            "weights or groups once, before training, and sort or draw whole arrays with numpy or "
-            "torch instead of index by index."
+            f"Make the order of the indices cheaper{line}: the sampler takes {cost} in the "
+            f"training process; num_workers stays {workers}. Compute lengths, weights or groups "
+            "once, before training; sort and draw whole arrays."
         )
     )
     steps.append(

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 
+from gputop_train.diagnose.drawing import BEYOND_ANY_BATCH, DRAWS, drawing
 from gputop_train.diagnose.loading_advice import at, bounded, loader_at, places
 from gputop_train.diagnose.rules.base import (
     COVERAGE,
@@ -66,10 +67,14 @@ def refine(window: Window, found: Finding) -> Refinement | Abstention | RuledOut
         return RuledOut(ID, "there is no queue")
     if not waits.few or waits.at_epoch_starts:
         return RuledOut(ID, "the wait is in most steps, or at epoch starts")
+    if drawing(window, supply) is not None:
+        return RuledOut(ID, DRAWS)
     if loader.first_wait_ns >= RESTART_PART * loader.wait_ns > 0:
         return RuledOut(ID, "the long waits are those for a first batch")
     pace = pace_of(window, found, supply)
     if supply.fetch is not None and pace.supply_ms is not None:
+        if waits.heavy_ms > BEYOND_ANY_BATCH * supply.fetch.longest_ms:
+            return RuledOut(ID, "no batch takes as long to make as the long waits are")
         if supply.fetch.longest_ms < UNEVEN * supply.fetch.batch_ms:
             return RuledOut(ID, "batches cost alike: the workers are too slow in the mean")
         held = max(COVERAGE, waits.held)
@@ -112,11 +117,11 @@ def _named(
                 f"need {_supply(pace)} for a step of {ms(pace.floor_ms)} in the mean."
             )
         ]
-    if loader.in_order is not False:
+    if loader.in_order is not False and loader.num_workers > 1:
         steps.append(
             Advice(
                 f"Where the order does not matter: in_order=False{line} (right from torch 2.7 on), "
-                f"so that a slow batch holds up none of the other {loader.num_workers} workers'."
+                "so that a slow batch does not hold up those of the other workers."
             )
         )
     best = max(pace.floor_ms, pace.supply_ms or 0.0)
@@ -183,6 +188,7 @@ PAGE = Page(
     thresholds=(
         Threshold("steps that hold 80% of the wait", f"<= {percent(BURST_PART)}", "proposed"),
         Threshold("longest batch", f">= {UNEVEN:.0f} x the mean one", "proposed"),
+        Threshold("the long waits", f"<= {BEYOND_ANY_BATCH:.0f} x the longest batch", "proposed"),
         Threshold(
             "the wait that would be gone if batches cost alike",
             f">= {percent(COVERAGE)} of it, or a longest batch of {VERY_UNEVEN:.0f} x the mean",

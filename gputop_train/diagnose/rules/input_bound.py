@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from gputop_train.diagnose import crowding
 from gputop_train.diagnose.accounting import account, largest_ns, lost_share, without_largest
+from gputop_train.diagnose.drawing import BEYOND_ANY_BATCH, MOST, drawing, drawing_advice
 from gputop_train.diagnose.loading_advice import loader_line, parent_advice
 from gputop_train.diagnose.loading_advice import places as loading_places
 from gputop_train.diagnose.loading_model import foreign_cores, role_cores
@@ -132,7 +133,7 @@ def _own_crowd(window: Window, supply: Supply) -> bool:
 
 def _in_time(window: Window, lost: float, supply: Supply) -> bool:
     """Whether batches are there when they are due, so that a wait for them means something else."""
-    if restarts(supply.loader):
+    if restarts(supply.loader) or drawing(window, supply) is not None:
         return False  # what was ready went away with the workers
     return ready(supply) or ahead(supply, pace_at(window, lost, supply))
 
@@ -164,12 +165,19 @@ def _finding(
     if _in_time(window, lost, supply):
         level = "info"
     places, why_none = _places(window, supply)
+    advice = parent_advice(window, lost, supply, places)
+    by_sampler = ""
+    drawn = drawing(window, supply)
+    if drawn is not None:
+        places, why_none = drawn.lines, None
+        advice = drawing_advice(drawn, supply, acc.ms(lost))
+        by_sampler = f" {percent(drawn.part)} of the wait is the sampler's own work."
     waiting = "The GPU" if window.on_gpu else "Training"
     return Finding(
         id=ID,
         summary=(
             f"{waiting} waits for data in {percent(lost)} of every step: "
-            f"{ms(acc.ms(lost))} of {ms(acc.step_ms or 0.0)}."
+            f"{ms(acc.ms(lost))} of {ms(acc.step_ms or 0.0)}.{by_sampler}"
         ),
         severity=level,
         confidence=confidence,
@@ -177,7 +185,7 @@ def _finding(
         evidence=_evidence(window, lost, basis, supply),
         where=places,
         where_missing=why_none,
-        advice=parent_advice(window, lost, supply, places),
+        advice=advice,
         gain=gain(lost, f"T / (T - E), E {basis}", at_least=basis == LOWER_BOUND),
     )
 
@@ -238,6 +246,8 @@ PAGE = Page(
         "GPU idle time in it, from event pairs; else host wait less the driver's busy share",
         "batches ready in the loader's queue, polled",
         "CPU use of the trainer and of each worker, cores the run may use",
+        "where the loader has a sampler or batch_sampler of its own: its lines in next(), and waits "
+        "at epoch starts beside the longest batch",
     ),
     thresholds=(
         Threshold(
@@ -245,6 +255,13 @@ PAGE = Page(
             f"info from {percent(INFO)}, warn from {percent(WARN)}, critical from "
             f"{percent(CRITICAL)} of wall",
             "TensorFlow's profiler 5/20, kineto 5, XProf 10, TraceML 10/20",
+        ),
+        Threshold(
+            "the wait is the sampler's own work: its part of the samples in next(), or of the time "
+            "there that no batch took",
+            f">= {percent(MOST)}; at epoch starts, waits of {BEYOND_ANY_BATCH:.0f} x the longest "
+            "batch",
+            "proposed",
         ),
         Threshold(
             "queue found empty",
