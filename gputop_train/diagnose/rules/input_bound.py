@@ -246,8 +246,8 @@ PAGE = Page(
         "GPU idle time in it, from event pairs; else host wait less the driver's busy share",
         "batches ready in the loader's queue, polled",
         "CPU use of the trainer and of each worker, cores the run may use",
-        "where the loader has a sampler or batch_sampler of its own: its lines in next(), and waits "
-        "at epoch starts beside the longest batch",
+        "where the loader has a sampler or batch_sampler of its own: its lines in next(), and "
+        "waits at epoch starts beside the longest batch",
     ),
     thresholds=(
         Threshold(
