@@ -37,7 +37,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change of one file: its text before and after."""
+    """One change of one file: its text before and after, a byte-order mark included."""
 
     path: Path
     before: str
@@ -56,6 +56,10 @@ class File:
     text: str
     late: bool = False
     moved: list[list[tuple[int, int]]] = field(default_factory=list)
+
+    def shown(self, text: str) -> str:
+        """A text of this file as a diff must hold it: git takes the mark for a part of line 1."""
+        return ("\ufeff" if self.original.mark else "") + text
 
     def line(self, recorded: int) -> int:
         """Where a line of the original stands now."""
@@ -214,13 +218,13 @@ def search(
     file, splices, source = fit[0]
     before = file.text
     file.change(splices, source)
-    return Change(file.original.path, before, file.text)
+    return Change(file.original.path, file.shown(before), file.shown(file.text))
 
 
 def _made(file: File, change: Callable[[Source], list[Splice]]) -> Change:
     before, source = file.text, parse(file.text)
     file.change(change(source), source)
-    return Change(file.original.path, before, file.text)
+    return Change(file.original.path, file.shown(before), file.shown(file.text))
 
 
 def _recorded(file: File, line: int, recorded: str | None) -> int:

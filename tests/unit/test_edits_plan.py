@@ -140,6 +140,14 @@ def test_the_diffs_of_all_findings_make_one_patch(script):
     assert "empty_cache" not in script.read_text()
 
 
+def test_the_diff_of_a_file_with_a_byte_order_mark_applies(script):
+    script.write_bytes(b"\xef\xbb\xbf" + SCRIPT.encode())
+    found = made(script, finding(advice("set_float32_matmul_precision"), id="no-tensor-cores"))
+    diff = found.proposals[0].diff.encode()
+    subprocess.run(["git", "apply"], input=diff, cwd=script.parent, check=True)
+    assert script.read_bytes() == found.edited[0].original.encode(found.edited[0].text)
+
+
 def test_what_stands_in_for_other_advice_waits_until_it_is_chosen(script):
     given = finding(
         advice("num_workers 0 -> 4", num_workers=4),
