@@ -71,8 +71,17 @@ _SYNC_TEXT = re.compile(
     r"|\b(?:float|int|bool)\s*\(|\w\[~?\w*mask\w*\]"
 )
 _COPY_TEXT = re.compile(r"\.(to|cuda|pin_memory)\s*\(")
-_PRINT_TEXT = re.compile(r"^\s*print\(|\.write\(|\.set_postfix\(|\.log\(|\.info\(")
+_PRINT_TEXT = re.compile(
+    r"^\s*print\(|\.(?:write(?:lines|rows?)?|flush|set_postfix|log|info)\(|\bfsync\("
+    r"|\bopen\([^()]*[\"'][wa]\+?[\"']"
+)
 _SAVE_TEXT = re.compile(r"\b(pickle|cloudpickle|joblib)\.dump\s*\(|\b(np|numpy)\.savez?\w*\s*\(")
+#: How people name what writes a model by hand: all that it does is the save. "checkpoint" alone
+#: also names what computes activations again.
+_SAVER = re.compile(
+    r"_*(?:save|write|export|dump|serialize)_(?:\w+_)?"
+    r"(?:model|network|checkpoint|ckpt|snapshot|weights|state_?dict|parameters|params|tensors)s?\Z"
+)
 _UNKNOWN, _WAIT = -1, -2
 #: Where an event loop or a prompt waits for what comes next: a notebook's kernel between cells.
 _IDLE_FILES = ("selectors.py", "_pyrepl/unix_console.py", "_pyrepl/unix_eventqueue.py")
@@ -246,6 +255,8 @@ class Sampler:
         label = _UNKNOWN
         if sites.is_library(code):
             label = _match(name, code.co_name)
+        elif _SAVER.match(code.co_name):
+            label = W.L_CHECKPOINT
         if len(self._kept) < 1 << 15:
             self._kept.append(code)
             self._labels[key] = label

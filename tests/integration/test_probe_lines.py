@@ -120,6 +120,42 @@ def test_a_save_no_hook_passes_is_named_by_the_sampler(tmp_path: Path) -> None:
     assert save.count >= 4
 
 
+def test_a_save_written_by_hand_is_named_by_the_function_that_makes_it(tmp_path: Path) -> None:
+    snapshot = watched(
+        tmp_path,
+        """
+        import time
+        def write_tensors(path, tensors):
+            with open(path, "wb") as f:
+                for t in tensors * 200:
+                    f.write(t.numpy().tobytes())
+        big = [torch.ones(200_000) for _ in range(8)]
+        end = time.monotonic() + 2
+        while time.monotonic() < end:
+            step(torch.ones(2, 8))
+            write_tensors("/dev/null", big)
+        """,
+    )
+    saves = [s for s in sites(snapshot, "sample") if s.label == "checkpoint"]
+    assert {s.func for s in saves} == {"write_tensors"}
+    assert sum(s.count for s in saves) >= 4
+    assert not [s for s in sites(snapshot, "sample") if s.label == "logging"]
+
+
+@pytest.mark.parametrize(
+    "func", ["save_checkpoint", "_save_best_model", "write_tensors", "export_weights"]
+)
+def test_a_saver_is_known_by_its_name(func: str) -> None:
+    assert sampler._SAVER.match(func)
+
+
+@pytest.mark.parametrize(
+    "func", ["checkpoint", "save_image", "save_model_outputs", "store_state", "forward_model"]
+)
+def test_what_else_is_named_alike_is_no_saver(func: str) -> None:
+    assert not sampler._SAVER.match(func)
+
+
 @pytest.mark.parametrize(
     ("text", "label"),
     [
@@ -129,6 +165,12 @@ def test_a_save_no_hook_passes_is_named_by_the_sampler(tmp_path: Path) -> None:
         ("x.masked_select(keep)", W.L_SYNC),
         ("torch.nonzero(x)", W.L_SYNC),
         ("np.savez(path, x=x)", W.L_CHECKPOINT),
+        ("self.writer.writerows(rows)", W.L_LOGGING),
+        ("os.fsync(f.fileno())", W.L_LOGGING),
+        ("with open(self.path, 'w', newline='') as f:", W.L_LOGGING),
+        ("open(path, 'rb')", W.L_FORWARD),
+        ("open(path, 'wb')", W.L_FORWARD),
+        ("overwrite(x)", W.L_FORWARD),
         ("x[rows]", W.L_FORWARD),
         ("masked_loss(x)", W.L_FORWARD),
     ],
