@@ -175,6 +175,8 @@ class _Reader:
         return around
 
     def _Expr(self, node: Any, around: _Around) -> _Around:
+        if type(node.value).__name__ != "Call":
+            return _plain(around)  # ``clear(), check()`` is no call alone: the rest must stay
         start, end = self._span(node)
         alone = self._statements.get(start) or Statement(start, end, False, True)
         return _Around(around.function, around.loops, alone, top=around.top)

@@ -309,6 +309,19 @@ def test_empty_cache_goes(before, after):
     assert changed(before, changes.without, line, "torch.cuda.empty_cache") == after
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "torch.cuda.empty_cache(), check()\n",
+        "check() or torch.cuda.empty_cache()\n",
+        "held = torch.cuda.empty_cache()\n",
+    ],
+)
+def test_what_stands_beside_a_call_is_not_taken_out_with_it(text):
+    with pytest.raises(EditError, match="No statement"):
+        changed(text, changes.without, 3, "torch.cuda.empty_cache")
+
+
 SAVES = """\
 def save(model):
     torch.save(model, "x")
