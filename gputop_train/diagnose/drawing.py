@@ -6,10 +6,9 @@ queues take their work off the loop.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
-from gputop_train.diagnose.loading_advice import at, loader_line
+from gputop_train.diagnose.loading_advice import ASKS, at, loader_line
 from gputop_train.diagnose.rules.base import COVERAGE, ms, top_sites, where
 from gputop_train.diagnose.supply import Supply, restarts
 from gputop_train.diagnose.window import Window
@@ -26,8 +25,6 @@ MAX_LINES = 2
 USED = 0.5
 #: Why no closer cause is named then.
 DRAWS = "the sampler, which runs in the training process, is what takes the time"
-#: Lines that ask a loader for its next batch, where waiting for workers is met.
-_ASKS = re.compile(r"\bnext\s*\(|\byield\s+from\b|^\s*(?:async\s+)?for\b|\bfor\b.+\bin\b.*:\s*$")
 #: Functions that belong to training have samples of these.
 _TRAINS = frozenset({"forward", "backward", "optimizer"})
 
@@ -75,7 +72,7 @@ def drawing(window: Window, supply: Supply) -> Drawing | None:
 
 def _own(window: Window, met: list[Site]) -> list[Site]:
     loops = {(s.file, s.func) for s in window.sites if s.kind == "sample" and s.label in _TRAINS}
-    return [s for s in met if (s.file, s.func) not in loops and not _ASKS.search(s.call)]
+    return [s for s in met if (s.file, s.func) not in loops and not ASKS.search(s.call)]
 
 
 def _at_epoch_starts(window: Window, supply: Supply) -> float:

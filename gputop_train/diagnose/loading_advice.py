@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 
 from gputop_train.diagnose.loading_model import (
@@ -14,14 +15,19 @@ from gputop_train.diagnose.loading_model import (
     shorter_loader,
 )
 from gputop_train.diagnose.rules.base import ceiling, ms, name, top_sites, where
-from gputop_train.diagnose.supply import Pace, Supply, mean, pace_at, ready
+from gputop_train.diagnose.supply import RESTART_PART, Pace, Supply, mean, pace_at, ready
 from gputop_train.diagnose.window import Window
 from gputop_train.model import Advice, Finding, Gain, Loader, Where
 
 #: Lines of the sampler that a report names beside the loader's own.
 MAX_LINES = 2
+#: Lines that ask a loader for its next batch, where waiting for workers is met.
+ASKS = re.compile(r"\bnext\s*\(|\byield\s+from\b|^\s*(?:async\s+)?for\b|\bfor\b.+\bin\b.*:\s*$")
 #: A twentieth of a worker is no reason for a whole one.
 ROUNDING = 0.05
+#: Workers that use no more than this sleep; so many of them need no core of their own that they
+#: use the second number together, however busy the cores are (proposed).
+ASLEEP, SLEEPERS = 0.1, 0.5
 #: A batch of so many times the mean is a single slow one (proposed).
 SINGLE = 5.0
 #: The supply is the limit when its batches are due no faster than this part of the step (proposed).
@@ -139,6 +145,8 @@ def more_workers(
     others = foreign_cores(window) or 0.0 if cores == window.cores else 0.0
     spare = cores - now * each_cores - trainer - others
     room = now + int(spare / max(each_cores, 0.05)) if spare > 0 else now
+    if each_cores <= ASLEEP:
+        room = max(room, now + int(SLEEPERS / max(each_cores, 0.02)))
     workers = min(room, MAX_WORKERS, math.ceil(needed - ROUNDING))
     if workers <= now:
         return None
@@ -172,7 +180,18 @@ def parent_advice(
                 "tensors a batch, or cores that other programs leave."
             ),
         )
-    if waits.at_epoch_starts:
+    first = loader.first_waits >= 2 and loader.first_wait_ns >= RESTART_PART * loader.wait_ns
+    fetch = supply.fetch
+    if first and fetch is not None and fetch.usual_ms and loader.iterable and loader.num_workers:
+        return (
+            Advice(
+                f"The first batch of a pass takes up to {ms(fetch.longest_ms)} in a worker, others "
+                f"{ms(fetch.usual_ms)}: shorten what comes before the first item"
+                f"{at(loader.source)} (a shuffle buffer to fill, an index, files to open), or do "
+                "it once and go on to the next pass inside."
+            ),
+        )
+    if waits.at_epoch_starts or first:
         return (
             Advice(
                 f"The waits come at epoch starts{line} ({loader.epochs} epochs seen), the steps "
@@ -185,7 +204,6 @@ def parent_advice(
         return (
             Advice(f"Two loaders share the wait{line}, {part}: look at each with its own workers."),
         )
-    fetch = supply.fetch
     single = fetch is None or fetch.longest_ms >= SINGLE * fetch.batch_ms
     if waits.in_bursts and single:
         return (
@@ -222,7 +240,8 @@ def parent_advice(
 
 def _own_loop(window: Window, places: tuple[Where, ...]) -> tuple[Advice, ...]:
     function = places[0] if places else None
-    what = function.what if function is not None else "the code that makes a batch"
+    named = function is not None and re.fullmatch(r"[\w.]+(?:\(.*\))?", function.what)
+    what = function.what if function is not None and named else "the code that makes a batch"
     waited = ms(window.totals.labels.get("data_wait", 0) / 1e6 / max(1, window.totals.steps))
     return (
         Advice(
@@ -230,7 +249,8 @@ def _own_loop(window: Window, places: tuple[Where, ...]) -> tuple[Advice, ...]:
             f"resize, store the result, and only slice it in the loop. It takes {waited} a step."
         ),
         Advice(
-            f"Or prepare the next batch while this one trains{at(function)}: a background thread "
-            "with a queue of 2 batches, or a Dataset with a DataLoader and worker processes."
+            f"Or prepare the next batches while this one trains{at(function)}: a Dataset with a "
+            "DataLoader and worker processes. A thread that prepares them in Python takes turns "
+            f"with training: if there is one, it is {waited} a step late."
         ),
     )

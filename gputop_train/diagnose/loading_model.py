@@ -21,6 +21,8 @@ CONTENTION = 1.15
 #: More workers must shorten the step by this much to be advised (catalogue 2: "while >= 3%").
 WORTH = 0.03
 MAX_WORKERS = 32
+#: Half a core of other programs is worth a line of evidence.
+BUSY_NEIGHBOUR = 0.5
 #: A trainer whose whole CPU time fills less than this part of preparation waits in it (proposed):
 #: such a worker needs less than a core.
 WAITS_BELOW = 0.5

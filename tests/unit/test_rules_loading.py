@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from synthetic_windows import MS, loader, make_steps, window
+from synthetic_windows import MS, loader, make_steps, site, window
 
 from gputop_train.diagnose.refining import refine
 from gputop_train.diagnose.rules import (
@@ -60,7 +60,7 @@ def named(steps=STARVED, **more):
     found = input_bound.judge(seen)
     assert isinstance(found, Finding)
     closer, said = refine(seen, found)
-    workers = seen.feeding_loaders[0].num_workers
+    workers = max((ld.num_workers for ld in seen.feeding_loaders), default=0)
     if closer.refined in NEVER_MORE_WORKERS:
         asked = [(a.setting or {}).get("num_workers", 0) for a in closer.advice]
         assert max(asked, default=0) <= workers
@@ -648,6 +648,19 @@ def test_sleepers_that_fetch_quickly_are_not_what_is_waited_for():
     assert found.refined != "fetch-stall"
 
 
+def test_sleeping_workers_may_be_more_on_cores_that_others_keep_busy():
+    asleep = {"cpu": 0.016, "state": "S", "read_bytes_per_s": 0.0, "run_delay": 0.0}
+    remote = loader(num_workers=2, fetch=fetches(265.0, 265.0), source=ITEMS)
+    host = HostSample(0, cpu_busy=2.0, cpus_total=2, cpus_allowed=2)
+    steps = make_steps(100, {"data_wait": 127, "forward": 6})
+    found, _ = named(
+        steps, loaders=(remote,), workers=[asleep] * 2, depths=EMPTY, cores=2, host=(host,)
+    )
+    assert found.refined == "fetch-stall"
+    asked = [a.setting["num_workers"] for a in found.advice if a.setting]
+    assert asked == [12]
+
+
 # --- cpu-oversubscription ------------------------------------------------------------------------
 
 
@@ -1007,3 +1020,42 @@ def test_whatever_is_measured_an_answer_is_made_of_it(
             assert closer.gain.ceiling is None or high <= closer.gain.ceiling * (1 + 1e-9)
     again = refine(seen, found)
     assert repr(again) == repr(refine(seen, found))
+
+
+# --- the parent's own advice ---------------------------------------------------------------------
+
+
+def test_a_buffer_filled_before_the_first_item_of_a_pass_is_what_to_shorten():
+    rows = fetches(33.0, 33.0, batches=67, longest=815.0)
+    stream = loader(
+        num_workers=2,
+        persistent_workers=True,
+        iterable=True,
+        fetch=rows,
+        source=ITEMS,
+        epochs=3,
+        batches=134,
+        wait_ns=2_530 * MS,
+        first_waits=3,
+        first_wait_ns=2_065 * MS,
+    )
+    found, _ = named(every(45, 690, count=134, usual=1), loaders=(stream,), workers=(0.4, 0.4))
+    assert "815 ms in a worker" in found.advice[0].text
+    assert "before the first item" in found.advice[0].text
+
+
+def test_lists_of_numbers_are_told_by_the_time_of_the_default_collate_function():
+    row = Fetch(-1, 20, 100, 580 * MS, 579 * MS, 8 * MS, 400, 1)
+    plain = loader(fetch=(row,), source=ITEMS, wait_ns=589 * MS)
+    steps = make_steps(100, {"data_wait": 5.9, "forward": 13.7})
+    found, _ = named(steps, loaders=(plain,), cores=8)
+    assert found.refined == "main-process-loading"
+    assert "not lists of numbers: the default collate_fn takes 100%" in found.advice[-1].text
+
+
+def test_a_loop_without_a_loader_is_not_named_by_its_own_statement():
+    steps = make_steps(100, {"data_wait": 34, "forward": 50})
+    loop = site("sample", 63, label="data_wait", call="for x, y in zip(range(n), stream):")
+    found, _ = named(steps, sites=(loop,))
+    assert "the work of the code that makes a batch (train.py:63)" in found.advice[0].text
+    assert "34 ms a step late" in found.advice[1].text

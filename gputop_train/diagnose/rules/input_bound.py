@@ -18,7 +18,7 @@ from gputop_train.diagnose.accounting import account, largest_ns, lost_share, wi
 from gputop_train.diagnose.drawing import BEYOND_ANY_BATCH, MOST, drawing, drawing_advice
 from gputop_train.diagnose.loading_advice import loader_line, parent_advice
 from gputop_train.diagnose.loading_advice import places as loading_places
-from gputop_train.diagnose.loading_model import foreign_cores, role_cores
+from gputop_train.diagnose.loading_model import BUSY_NEIGHBOUR, foreign_cores, role_cores
 from gputop_train.diagnose.rules.base import (
     COVERAGE,
     CRITICAL,
@@ -57,8 +57,6 @@ from gputop_train.model import Abstention, Evidence, Finding, Where
 
 ID = "input-bound"
 LOWER_BOUND = "at least, by driver utilisation"
-#: Half a core of other programs is worth a line of evidence.
-BUSY_NEIGHBOUR = 0.5
 #: Cores the trainer was ready for and did not get: above this its wait may be for one (proposed).
 TRAINER_DENIED = 0.1
 

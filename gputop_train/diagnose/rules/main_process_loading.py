@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from gputop_train.diagnose.accounting import account
 from gputop_train.diagnose.drawing import DRAWS, drawing
-from gputop_train.diagnose.loading_advice import at, loader_at, places
+from gputop_train.diagnose.loading_advice import ASKS, at, loader_at, places
 from gputop_train.diagnose.loading_model import (
     WORTH,
     LoadModel,
@@ -42,6 +42,8 @@ from gputop_train.model import Abstention, Advice, Evidence, Finding, Gain, Load
 ID = "main-process-loading"
 #: From here on an item is many small files (proposed, as for fetch-stall).
 READS_PER_ITEM = 16.0
+#: From here on it is putting a batch together that costs, as for slow-collate (proposed).
+MOSTLY_COLLATE = 0.5
 
 
 def refine(window: Window, found: Finding) -> Refinement | Abstention | RuledOut:
@@ -130,7 +132,9 @@ def _advice(
                 "time per sample falls by 3% or more."
             ),
         )
-    code = next((place for place in where if (place.file, place.line) != _key(loader)), None)
+    code = next(
+        (p for p in where if (p.file, p.line) != _key(loader) and not ASKS.search(p.what)), None
+    )
     reads = _reads_an_item(window, supply_of(window)) or 0.0
     how = (
         f"one file an item instead of {reads:.0f} read calls"
@@ -138,6 +142,12 @@ def _advice(
         else "vectorise it, or do the fixed part once, offline"
     )
     cheaper = f"Make preparation cheaper{at(code)}: {how}"
+    fetch = supply_of(window).fetch
+    if loader.collate is None and fetch is not None and fetch.collate >= MOSTLY_COLLATE:
+        cheaper = (
+            f"Return one array or tensor a field{at(loader.source)}, not lists of numbers: the "
+            f"default collate_fn takes {percent(fetch.collate)} of a batch's time"
+        )
     if plan.high < 1 + WORTH:
         return _no_room(window, loader, model, cheaper)
     needed = model.prepare_ms / max(model.floor_ms, 0.02 * model.step_ms)

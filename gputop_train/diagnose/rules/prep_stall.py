@@ -22,7 +22,13 @@ from gputop_train.diagnose.loading_advice import (
     more_workers,
     places,
 )
-from gputop_train.diagnose.loading_model import MAX_WORKERS, rank_cores, role_cores
+from gputop_train.diagnose.loading_model import (
+    BUSY_NEIGHBOUR,
+    MAX_WORKERS,
+    foreign_cores,
+    rank_cores,
+    role_cores,
+)
 from gputop_train.diagnose.rules.base import (
     Page,
     Refinement,
@@ -98,8 +104,8 @@ def _named(
     one = f"a batch may take {target} in each of {loader.num_workers} workers"
     steps.append(
         Advice(
-            f"Make preparation cheaper{code}: {full}{one} to keep up. Faster decoding "
-            "(torchvision.io.decode_jpeg), vectorised transforms, or augmentation on the device."
+            f"Make preparation cheaper{code}: {full}{one} to keep up. py-spy dump --pid "
+            f"{supply.workers[0].pid} shows which line a worker is on."
         )
     )
     steps.append(
@@ -137,9 +143,15 @@ def _full(window: Window, loader: Loader) -> str:
     cores = rank_cores(window)
     if cores is None or loader.num_workers >= MAX_WORKERS:
         return ""
+    others = foreign_cores(window) or 0.0
+    if others >= BUSY_NEIGHBOUR:
+        return (
+            f"other programs keep {others:.1f} of the {cores:.0f} cores busy that this run may "
+            "use, so more workers would only share what is left; "
+        )
     trainer = role_cores(window, "trainer") or 1.0
     return (
-        f"{loader.num_workers} workers and {trainer:.1f} cores of training fill the {cores:.0f} "
+        f"{loader.num_workers} workers and {trainer:.2g} cores of training fill the {cores:.0f} "
         "this run may use, so more would only share them; "
     )
 
