@@ -158,8 +158,8 @@ def test_every_so_many_steps_makes_it_the_one_per_cent_that_is_promised():
     assert 51 / every / (67 + 51 / every) == pytest.approx(0.01, rel=0.05)
 
 
-def test_a_whole_array_call_is_not_told_to_be_vectorised():
+def test_a_whole_array_call_is_not_told_to_become_one():
     steps = make_steps(120, {"forward": 30, "backward": 30, "optimizer": 7, "other": 51})
     one = (line(func="update_stats", call="np.percentile(np.abs(g), [5, 50, 95])"),)
     found = host_compute.judge(window(steps, sites=one))
-    assert "every tenth" in found.advice[1].text and "Python loops" not in found.advice[1].text
+    assert "every tenth" in found.advice[1].text and "whole-tensor" not in found.advice[1].text

@@ -166,7 +166,7 @@ def _recurring(window: Window, code: _Code, rare: Recurring) -> Judgement:
         where=code.places,
         where_missing=None if code.places else "the sampler saw no line of it",
         advice=_rarer(pattern, code),
-        gain=periodic_gain(pattern, "it"),
+        gain=periodic_gain(pattern, "it", at_least=rare.more_goes),
     )
 
 
@@ -325,8 +325,8 @@ def _every_step_advice(window: Window, code: _Code, lost: float) -> tuple[Advice
             "the time then."
         ),
         Advice(
-            f"If it is needed in every step, take a part of the values (every tenth): {called} is "
-            "one whole-array call already."
+            f"If it is needed in every step, give {called} a part of the values (every tenth), and "
+            "vectorise the Python loops that lead to it."
             if (called := _whole_array(code))
             else f"If it is needed in every step, vectorise it: whole-tensor calls"
             f"{' on the GPU' if window.on_gpu else ''} in place of Python loops over items in "
