@@ -74,8 +74,8 @@ def periodic(window: Window, label: str, share: float) -> Periodic:
         every = max(1.0, between / (len(groups) - 1))
     count = max(1, len(groups))
     usual = _sampled_distance(window, label, groups)
-    if every is not None and usual is not None and usual < every:
-        # The sampler looked into some of them only: the regular distance tells how many there were.
+    if every is not None and usual is not None:
+        # The sampler misses some and may see one twice: the usual distance tells how many there were.
         count, every = round((count - 1) * every / usual) + 1, usual
     return Periodic(
         count=count,
@@ -127,18 +127,24 @@ def rarer(pattern: Periodic) -> int | None:
     return round(pattern.every * 1000)
 
 
-def periodic_gain(pattern: Periodic, what: str) -> Gain:
-    """``(nT + c) / (nT + c')``: the ceiling without it, the rarer setting below."""
+def periodic_gain(pattern: Periodic, what: str, *, at_least: bool = False) -> Gain:
+    """``(nT + c) / (nT + c')``: the ceiling without it, the rarer setting below.
+
+    Args:
+        pattern: Its cost.
+        what: What it is.
+        at_least: Whether more time goes with it than the pattern holds.
+    """
     whole = 1 / (1 - pattern.share) if pattern.share < 0.995 else None
     every = rarer(pattern)
     if whole is None or every is None:
-        return Gain(whole, None, f"time without {what}: T / (T - E)")
+        return Gain(whole, None, f"time without {what}: T / (T - E)", at_least)
     reached = whole * (1 - pattern.share_at(every))
     basis = (
         f"(nT + c) / (nT + c'): n = {pattern.every:,.0f}, T = {ms(pattern.step_ms)}, "
         f"c = {ms(pattern.cost_ms)}"
     )
-    return Gain(whole, (reached, whole), basis)
+    return Gain(whole, (reached, whole), basis, at_least)
 
 
 def checkpoint_advice(

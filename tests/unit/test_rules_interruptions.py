@@ -85,6 +85,19 @@ def test_model_and_optimizer_saved_by_two_calls_are_one_save():
     assert [w.line for w in found.where] == [88, 89]
 
 
+def test_the_size_of_a_save_by_two_calls_is_that_of_both():
+    steps = saves(20, 200)
+    halves = [
+        Interval(0, "checkpoint", i.t0_ns + at * MS, i.t0_ns + (at + 100) * MS, 88, 60_000_000)
+        for i in intervals_of(steps, "checkpoint")
+        for at in (0, 100)
+    ]
+    found = judge_saves(steps, intervals=tuple(halves))
+    values = {e.what: e.value for e in found.evidence}
+    assert values["saves"] == 10
+    assert "120 MB" in found.advice[1].text
+
+
 def test_a_save_without_its_hook_is_not_judged():
     steps = saves(20, 200)
     found = checkpoint_stall.judge(window(steps, probe=probe(False, without=("save",))))

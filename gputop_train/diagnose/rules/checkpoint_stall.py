@@ -63,6 +63,7 @@ def judge(window: Window) -> Judgement:
     pattern = periodic(window, "checkpoint", share)
     once = pattern.count < 2
     places = _places(window)
+    size = _size(window, pattern.count)
     return Finding(
         id=ID,
         summary=pattern.summary("Saving checkpoints"),
@@ -71,10 +72,10 @@ def judge(window: Window) -> Judgement:
         ),
         confidence="medium" if once or lost is None else "high",
         lost_share=share,
-        evidence=(*pattern.evidence("saving", "save", "saves"), *_size(window)),
+        evidence=(*pattern.evidence("saving", "save", "saves"), *_size_row(size)),
         where=places,
         where_missing=None if places else "no line was recorded for the save",
-        advice=checkpoint_advice(pattern, places, _mean_size(window)),
+        advice=checkpoint_advice(pattern, places, size),
         gain=periodic_gain(pattern, "saving"),
     )
 
@@ -90,13 +91,13 @@ def _places(window: Window) -> tuple[Where, ...]:
     return tuple(where(s) for s in top_sites(sampled, by_count=True))
 
 
-def _mean_size(window: Window) -> float | None:
-    sizes = [i.bytes for i in occurrences(window, "checkpoint") if i.bytes]
-    return sum(sizes) / len(sizes) if sizes else None
+def _size(window: Window, count: int) -> float | None:
+    """Bytes of one of ``count`` pauses, mean: best and last, written by two calls, are one."""
+    written = sum(i.bytes or 0 for i in occurrences(window, "checkpoint"))
+    return written / count if written else None
 
 
-def _size(window: Window) -> tuple[Evidence, ...]:
-    size = _mean_size(window)
+def _size_row(size: float | None) -> tuple[Evidence, ...]:
     return () if size is None else (amount("one save, size", size),)
 
 
