@@ -30,6 +30,8 @@ REGULAR, SAME = 0.6, 0.10
 NEIGHBOURS = 1
 #: Two labels in the same steps are one piece of work unless so many would meet by chance.
 BY_CHANCE = 0.5
+#: So much of the wall time beside what it is charged for makes its ceiling a lower one (proposed).
+CLEARLY = 0.02
 #: Below so many occurrences there is no period.
 MIN_TIMES = 3
 
@@ -44,6 +46,8 @@ class Recurring:
         cost_ms: What a step with it takes longer, mean.
         step_ms: A step without it, median.
         share: All of that as a share (0..1) of the kept steps' wall time.
+        beside: What the same steps take longer in other labels, as such a share: parts of the same
+            work that are told as something else, and that go when it comes less often.
     """
 
     count: int
@@ -51,6 +55,12 @@ class Recurring:
     cost_ms: float
     step_ms: float
     share: float
+    beside: float = 0.0
+
+    @property
+    def more_goes(self) -> bool:
+        """Whether clearly more time goes with it than what it is charged for."""
+        return self.beside >= CLEARLY
 
 
 def carrying(steps: Sequence[Step], labels: Sequence[str]) -> list[list[int]]:
@@ -97,6 +107,7 @@ def recurring(window: Window, labels: Sequence[str], within: Sequence[str]) -> R
     if len(groups) < MIN_TIMES or len(rest) < MIN_ARM or not usual or not few:
         return None
     excess = sum(_excess(window.steps[at], usual, within) for at in places)
+    longer = sum(max(0.0, window.steps[at].wall_ns / 1e6 - usual) for at in places)
     whole = sum(s.wall_ns for s in window.steps) / 1e6
     return Recurring(
         count=len(groups),
@@ -104,6 +115,7 @@ def recurring(window: Window, labels: Sequence[str], within: Sequence[str]) -> R
         cost_ms=excess / len(groups),
         step_ms=usual,
         share=excess / whole if whole > 0 else 0.0,
+        beside=(longer - excess) / whole if whole > 0 else 0.0,
     )
 
 

@@ -44,6 +44,17 @@ def test_previews_written_every_five_steps_are_named_with_their_period_and_their
     assert "every 5" in found.advice[0].text and "train.py:59" in found.advice[0].text
     assert "np.savez in place of np.savez_compressed" in found.advice[1].text
     assert found.gain.ceiling == pytest.approx(1 / (1 - found.lost_share))
+    assert found.gain.at_least is False
+
+
+def test_work_of_the_same_steps_that_is_told_as_something_else_makes_the_ceiling_a_lower_one():
+    def extra(i):
+        return {"checkpoint": 600, "backward": 200} if i % 5 == 0 else {}
+
+    steps = make_steps(160, {"forward": 50, "backward": 60, "optimizer": 3}, extra=extra)
+    found = logging_stall.judge(window(steps, sites=(GRID,)))
+    assert found.lost_share == pytest.approx(650 / (5 * 113 + 800), rel=0.05)
+    assert found.gain.at_least is True
 
 
 def test_every_preview_counts_though_the_sampler_booked_some_of_it_elsewhere():

@@ -144,7 +144,7 @@ def _now_and_then(window: Window, rare: Recurring) -> Finding:
         where=places,
         where_missing=why_none,
         advice=tuple(advice),
-        gain=periodic_gain(pattern, "logging"),
+        gain=periodic_gain(pattern, "logging", at_least=rare.more_goes),
     )
 
 
@@ -168,7 +168,7 @@ def _previews(window: Window, written: tuple[Site, ...]) -> Judgement:
         evidence=pattern.evidence("making previews", "preview", "previews"),
         where=places,
         advice=_preview_advice(pattern, written[0]),
-        gain=periodic_gain(pattern, "previews"),
+        gain=periodic_gain(pattern, "previews", at_least=found is not None and found.more_goes),
     )
 
 
