@@ -75,7 +75,7 @@ def periodic(window: Window, label: str, share: float) -> Periodic:
     count = max(1, len(groups))
     usual = _sampled_distance(window, label, groups)
     if every is not None and usual is not None:
-        # The sampler misses some and may see one twice: the usual distance tells how many there were.
+        # The sampler misses some, sees one twice: the usual distance tells how many there were.
         count, every = round((count - 1) * every / usual) + 1, usual
     return Periodic(
         count=count,

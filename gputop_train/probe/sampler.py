@@ -40,6 +40,8 @@ _RULES: tuple[tuple[str, str | None, int], ...] = (
     ("torch/nn/modules/module.py", r"_call_impl|_wrapped_call_impl", W.L_FORWARD),
     ("torch/nn/functional.py", None, W.L_FORWARD),
     ("tqdm/", None, W.L_LOGGING),
+    ("/csv.py", r"writerows?|writeheader|_dict_to_list", W.L_LOGGING),
+    ("json/__init__.py", r"dump", W.L_LOGGING),
     ("wandb/", None, W.L_LOGGING),
     ("tensorboard", None, W.L_LOGGING),
     # Its locks are taken around every fork: a loader that starts workers is not logging.

@@ -119,3 +119,12 @@ def test_the_locks_that_logging_takes_around_a_fork_are_no_logging() -> None:
         assert sampler._match(file, name) == sampler._UNKNOWN
     for name in ("info", "_log", "emit", "format", "handle"):
         assert sampler._match(file, name) == W.L_LOGGING
+
+
+def test_tables_and_records_that_the_standard_library_writes_are_logs_and_reading_is_not() -> None:
+    written = (("csv.py", "_dict_to_list"), ("csv.py", "writerows"), ("json/__init__.py", "dump"))
+    for file, name in written:
+        assert sampler._match(f"/usr/lib/python3.11/{file}", name) == W.L_LOGGING
+    read = (("csv.py", "__next__"), ("json/__init__.py", "load"), ("json/__init__.py", "dumps"))
+    for file, name in read:
+        assert sampler._match(f"/usr/lib/python3.11/{file}", name) == sampler._UNKNOWN
