@@ -267,12 +267,39 @@ def test_evaluation_is_not_judged_without_its_hook():
     assert isinstance(found, Abstention)
 
 
-def evaluating(wait_ms, **changes):
+def evaluating(wait_ms, *, cores=8, **changes):
     steps = saves(50, 170, label="eval")
     own = loader(id=2, line=90, feeds_training=False, wait_ns=wait_ms * MS, batches=40, **changes)
     return window(
-        steps, intervals=tuple(intervals_of(steps, "eval")), loaders=(loader(), own), cores=8
+        steps, intervals=tuple(intervals_of(steps, "eval")), loaders=(loader(), own), cores=cores
     )
+
+
+def test_a_loader_constructed_for_each_evaluation_is_told_to_be_constructed_once():
+    steps = saves(50, 170, label="eval")
+    own = [
+        loader(id=2 + k, line=90, feeds_training=False, wait_ns=125 * MS, batches=40, num_workers=2)
+        for k in range(4)
+    ]
+    found = eval_stall.judge(
+        window(
+            steps, intervals=tuple(intervals_of(steps, "eval")), loaders=(loader(), *own), cores=2
+        )
+    )
+    assert "constructed 4 times and starts its workers each time" in found.advice[0].text
+    assert "construct it once, before the loop, with persistent_workers" in found.advice[0].text
+
+
+@pytest.mark.parametrize(
+    ("cores", "mend"),
+    [
+        (8, "num_workers 0 -> 2, persistent_workers=True."),
+        (1, "make its items once, before training, and keep them."),
+    ],
+)
+def test_workers_are_kept_only_where_there_are_any(cores, mend):
+    found = eval_stall.judge(evaluating(500, cores=cores))
+    assert found.advice[0].text.endswith(mend)
 
 
 def test_an_evaluation_that_waits_for_its_loader_is_told_to_feed_it_first():

@@ -128,19 +128,30 @@ def _advice(window: Window, pattern: Periodic, places: tuple[Where, ...]) -> tup
     part = _waiting(window)
     if part is None or part < STARVED:
         return steps
-    first = loaders[0]
-    more = (
-        f"num_workers {first.num_workers} -> {max(2, 2 * first.num_workers)}"
-        if first.num_workers < (window.cores or 2) - 1
-        else "a dearer item made once and kept"
-    )
+    mend = _feed(window, loaders)
     return (
-        Advice(
-            f"Feed it first: {percent(part)} of each {ms(pattern.cost_ms)} waits for its loader "
-            f"({name(Where(first.file, first.line, ''))}): {more}, persistent_workers=True."
-        ),
+        Advice(f"Feed it first: {percent(part)} of each {ms(pattern.cost_ms)} waits for {mend}."),
         *steps[:2],
     )
+
+
+def _feed(window: Window, loaders: list[Loader]) -> str:
+    """What its loader lacks: to be kept, workers, or cheaper items."""
+    first = loaders[0]
+    built = sum(1 for ld in loaders if (ld.file, ld.line) == (first.file, first.line))
+    its = f"its loader ({name(Where(first.file, first.line, ''))})"
+    if first.num_workers and built > 1:
+        return (
+            f"{its}, which was constructed {built} times and starts its workers each time: "
+            "construct it once, before the loop, with persistent_workers=True"
+        )
+    kept = ", persistent_workers=True" if not first.persistent_workers else ""
+    kept = f", constructed once, before the loop{kept}" if built > 1 else kept
+    if first.num_workers < (window.cores or 2) - 1:
+        more = max(2, 2 * first.num_workers)
+        return f"{its}: num_workers {first.num_workers} -> {more}{kept}"
+    keep = "its items once, before training, and keep them"
+    return f"{its}: make {keep}{kept if first.num_workers else ''}"
 
 
 def _of_kind(window: Window, kind: str) -> list[Site]:
