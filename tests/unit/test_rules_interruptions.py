@@ -98,6 +98,39 @@ def test_the_size_of_a_save_by_two_calls_is_that_of_both():
     assert "120 MB" in found.advice[1].text
 
 
+def packed(func):
+    """As seen on 2 cores: ``torch.save`` into memory in 3 ms, then 131 ms of zlib in ``func``."""
+    steps = make_steps(
+        400,
+        {"forward": 3, "backward": 5},
+        extra=lambda i: {"checkpoint": 3, "other": 131} if i % 25 == 24 else {},
+    )
+    return window(
+        steps,
+        intervals=tuple(intervals_of(steps, "checkpoint", site_id=22)),
+        sites=(
+            site("save", 22, func="persist", call="torch.save(state, buf)"),
+            site("sample", 23, label="host_compute", func=func, call="zlib.compress(b)", count=26),
+            site("sample", 30, label="backward", func="run", call="loss.backward()", count=40),
+        ),
+    )
+
+
+def test_packing_what_was_saved_is_part_of_the_save():
+    made = packed("persist")
+    found = checkpoint_stall.judge(made)
+    assert isinstance(found, Finding)
+    assert found.lost_share == pytest.approx(134 / (25 * 8 + 134), rel=0.01)
+    assert [w.line for w in found.where] == [23, 22]
+    assert isinstance(host_compute.judge(made), RuledOut)
+
+
+def test_metrics_at_the_boundary_of_a_small_save_are_no_save():
+    made = packed("confusion_matrix")
+    assert isinstance(checkpoint_stall.judge(made), RuledOut)
+    assert isinstance(host_compute.judge(made), Finding)
+
+
 def test_a_save_without_its_hook_is_not_judged():
     steps = saves(20, 200)
     found = checkpoint_stall.judge(window(steps, probe=probe(False, without=("save",))))

@@ -31,9 +31,9 @@ from gputop_train.diagnose.rules.base import (
     top_sites,
     where,
 )
-from gputop_train.diagnose.rules.logging_stall import previews
+from gputop_train.diagnose.rules.logging_stall import MIN_SAMPLES, MOSTLY, previews
 from gputop_train.diagnose.window import Window
-from gputop_train.model import Abstention, Evidence, Finding, Where
+from gputop_train.model import Abstention, Evidence, Finding, Site, Where
 
 ID = "checkpoint-stall"
 WARN, CRITICAL = 0.03, 0.10
@@ -45,7 +45,8 @@ def judge(window: Window) -> Judgement:
     if missing:
         return Abstention(ID, missing)
     host = account(window).shares.get("checkpoint", 0.0)
-    if host < WARN:
+    around = _around(window) if accompanies(window, "other", "checkpoint") else ()
+    if host < WARN and not around:
         return RuledOut(ID, f"saving takes {percent(host)} of the time")
     written = previews(window)
     if written:
@@ -62,7 +63,7 @@ def judge(window: Window) -> Judgement:
         )
     pattern = periodic(window, "checkpoint", share)
     once = pattern.count < 2
-    places = _places(window)
+    places = tuple(dict.fromkeys((*(where(s) for s in around), *_places(window))))[:3]
     size = _size(window, pattern.count)
     return Finding(
         id=ID,
@@ -78,6 +79,22 @@ def judge(window: Window) -> Judgement:
         advice=checkpoint_advice(pattern, places, size),
         gain=periodic_gain(pattern, "saving"),
     )
+
+
+def _around(window: Window) -> tuple[Site, ...]:
+    """Lines of host code in the functions that save, such as packing what ``torch.save`` made.
+
+    Empty unless they hold most of what the sampler saw of host code: an evaluation's metrics may
+    come at the same boundary. The function with the training loop is no sign.
+    """
+    mine = [s for s in window.sites if s.rank == window.rank]
+    loops = {(s.file, s.func) for s in mine if s.label in ("backward", "optimizer")}
+    saving = {(s.file, s.func) for s in mine if s.kind == "save"} - loops
+    sampled = [s for s in mine if s.kind == "sample" and s.label in ("host_compute", "other")]
+    there = [s for s in sampled if (s.file, s.func) in saving]
+    if sum(s.count for s in there) < max(MIN_SAMPLES, MOSTLY * sum(s.count for s in sampled)):
+        return ()
+    return tuple(top_sites(there, limit=1, by_count=True))
 
 
 def _places(window: Window) -> tuple[Where, ...]:
