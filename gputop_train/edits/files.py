@@ -165,12 +165,14 @@ def write(original: Original, text: str) -> Path:
         os.replace(temporary, path)  # noqa: PTH105 - the same call as everywhere a swap matters
         _sync(path.parent)
     except OSError as failure:
-        _discard(temporary, backup)
+        _discard(backup)
         why = failure.strerror or failure
         raise EditError(f"{path} could not be written ({why}); it is as it was.") from None
     except EditError:
-        _discard(temporary, backup)
+        _discard(backup)
         raise
+    finally:
+        _discard(temporary)  # also where the person breaks it off; a backup then stays
     return backup
 
 

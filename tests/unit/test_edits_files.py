@@ -166,6 +166,17 @@ def test_where_nothing_can_be_written_all_stays_as_it_is(tmp_path):
     assert script.read_text() == TEXT and os.listdir(tmp_path) == [script.name]
 
 
+def test_who_breaks_it_off_is_left_with_the_file_or_the_change_and_no_litter(script, monkeypatch):
+    def broken_off(source, target):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", broken_off)
+    with pytest.raises(KeyboardInterrupt):
+        files.write(files.read(script), "a = 3\n")
+    assert script.read_text() == TEXT
+    assert sorted(os.listdir(script.parent)) == ["train.py", "train.py.gputop-train.bak"]
+
+
 CASES = {
     "plain": (TEXT, "a = 1\nb = 3\nc = 4\n"),
     "carriage returns": ("a = 1\r\nb = 2\r\n", "a = 1\r\nb = 3\r\n"),
