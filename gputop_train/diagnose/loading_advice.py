@@ -108,7 +108,7 @@ class MoreWorkers:
         cores = rank_cores(window)
         room = ""
         if cores is not None and self.spare is not None:
-            room = f"{cores:.0f} cores, {cores - self.spare:.0f} busy, "
+            room = f"{cores:.0f} cores, {min(cores, cores - self.spare):.0f} busy, "
         fetch_ms = pace.fetch_ms if pace.fetch_ms is not None else pace.step_ms * max(1, now)
         if self.workers + 1 <= self.needed:
             why = f"; there is room for {self.workers}{why}"
@@ -226,13 +226,13 @@ def parent_advice(
     if cpu is not None and (pace.supply_ms or 0.0) >= SETS_THE_PACE * pace.step_ms:
         more = more_workers(window, supply, pace, each_cores=max(0.05, cpu))
         steps += [more.advice(window, supply, pace)] if more is not None else []
-    pid = supply.workers[0].pid if supply.workers else "PID"
+    pids = [worker.pid for worker in supply.workers] or list(loader.worker_pids)
+    look = f" py-spy dump --pid {pids[0]} shows where a worker is." if pids else ""
     steps.append(
         Advice(
             f"Make a batch cheaper{code}: a worker takes {ms(fetch.batch_ms)} for one "
             f"({fetch.collate:.0%} of it in collate_fn), {loader.num_workers} workers deliver one "
-            f"every {ms(pace.supply_ms or 0.0)}, training takes {ms(pace.floor_ms)}. py-spy dump "
-            f"--pid {pid} shows where a worker is."
+            f"every {ms(pace.supply_ms or 0.0)}, training takes {ms(pace.floor_ms)}.{look}"
         )
     )
     return tuple(steps)

@@ -732,6 +732,26 @@ def test_single_batches_of_seconds_are_evened_out_before_a_queue_is_deepened():
     assert all(a.setting is None for a in found.advice)
 
 
+def test_single_fetches_of_sleeping_workers_are_looked_into_and_not_bucketed():
+    late = loader(
+        num_workers=4, prefetch_factor=1, fetch=fetches(*[66.0] * 4, longest=717), source=ITEMS
+    )
+    found, _ = named(every(12, 330, usual=1), loaders=(late,), workers=[0.02] * 4, cores=2)
+    assert found.refined == "bursty-prefetch"
+    assert "single fetches wait for" in found.advice[0].text
+    assert "2% of a core" in found.advice[0].text
+    assert all("Bucket" not in a.text for a in found.advice)
+
+
+def test_a_single_worker_is_spoken_of_as_one():
+    one = loader(num_workers=1, fetch=fetches(47.0), source=ITEMS)
+    steps = make_steps(100, {"data_wait": 36, "forward": 15})
+    found, _ = named(steps, loaders=(one,), workers=[0.95], depths=EMPTY, cores=2)
+    assert found.refined == "prep-stall"
+    assert "Its one worker is busy preparing." in found.summary
+    assert all("1 workers" not in a.text for a in found.advice)
+
+
 def test_a_mean_that_is_too_slow_is_not_bridged_by_a_deeper_queue():
     slow = loader(num_workers=4, batches=210, fetch=fetches(*[76.0] * 4))
     found, _ = named(every(4, 40), loaders=(slow,), workers=[0.97] * 4, depths=EMPTY, cores=16)

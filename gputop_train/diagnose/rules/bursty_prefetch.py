@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 
 from gputop_train.diagnose.drawing import BEYOND_ANY_BATCH, DRAWS, drawing
-from gputop_train.diagnose.loading_advice import at, bounded, loader_at, places
+from gputop_train.diagnose.loading_advice import ASLEEP, at, bounded, loader_at, places
 from gputop_train.diagnose.rules.base import (
     COVERAGE,
     Page,
@@ -36,6 +36,7 @@ from gputop_train.diagnose.supply import (
     RESTART_PART,
     Pace,
     Supply,
+    mean,
     pace_of,
     supply_of,
 )
@@ -104,17 +105,24 @@ def _named(
             f": the longest took {ms(supply.fetch.longest_ms)}, the mean "
             f"{ms(supply.fetch.batch_ms)}"
         )
-    even = f"ven out the cost of batches{at(loader.source)}{longest}. Bucket by length, or split "
+    cpu = mean(worker.cpu for worker in supply.workers)
+    even = (
+        f"find what single fetches wait for{at(loader.source)}{longest}, and a worker uses "
+        f"{percent(cpu)} of a core: slow answers of storage, or a lock. Ask again when one is late"
+        if cpu is not None and cpu <= ASLEEP
+        else f"even out the cost of batches{at(loader.source)}{longest}. Bucket by length, or "
+        "split the heavy items"
+    )
     if keeps_up:
         steps = [
             _deeper(loader, pace, waits.heavy_ms),
-            Advice(f"If waits of {ms(waits.heavy_ms)} remain: e{even}the heavy items."),
+            Advice(f"If waits of {ms(waits.heavy_ms)} remain: {even}."),
         ]
     else:
         steps = [
             Advice(
-                f"E{even}the heavy items: a deeper queue alone does not bridge them, the workers "
-                f"need {_supply(pace)} for a step of {ms(pace.floor_ms)} in the mean."
+                f"{even[0].upper()}{even[1:]}: a deeper queue alone does not bridge them, the "
+                f"workers need {_supply(pace)} for a step of {ms(pace.floor_ms)} in the mean."
             )
         ]
     if loader.in_order is not False and loader.num_workers > 1:
@@ -126,11 +134,11 @@ def _named(
         )
     best = max(pace.floor_ms, pace.supply_ms or 0.0)
     low = best + STAYS * max(0.0, pace.step_ms - best)
-    mean = "The workers keep up in the mean" if keeps_up else "Single batches take very long"
+    how = "The workers keep up in the mean" if keeps_up else "Single batches take very long"
     return Refinement(
         ID,
         supply.part * covers,
-        f"{mean}; {waits.heavy} of {waits.steps} steps hold most of the wait.",
+        f"{how}; {waits.heavy} of {waits.steps} steps hold most of the wait.",
         confidence="high" if supply.fetch is not None else "medium",
         evidence=tuple(
             row

@@ -101,7 +101,8 @@ def _named(
     code = at(loader.source) or loader_at(loader)
     full = "" if more is not None else _full(window, loader)
     target = ms(pace.floor_ms * loader.num_workers)
-    one = f"a batch may take {target} in each of {loader.num_workers} workers"
+    each = f"each of {loader.num_workers} workers" if loader.num_workers > 1 else "the one worker"
+    one = f"a batch may take {target} in {each}"
     steps.append(
         Advice(
             f"Make preparation cheaper{code}: {full}{one} to keep up. py-spy dump --pid "
@@ -124,7 +125,9 @@ def _named(
     return Refinement(
         ID,
         supply.part,
-        f"All {loader.num_workers} workers are busy preparing.",
+        f"All {loader.num_workers} workers are busy preparing."
+        if loader.num_workers > 1
+        else "Its one worker is busy preparing.",
         # Without these it may as well be too few cores (cpu-affinity, cpu-oversubscription).
         confidence="medium" if denied is None or window.cores is None else "high",
         evidence=tuple(row for row in rows if row.value is not None),
@@ -151,7 +154,8 @@ def _full(window: Window, loader: Loader) -> str:
         )
     trainer = role_cores(window, "trainer") or 1.0
     return (
-        f"{loader.num_workers} workers and {trainer:.2g} cores of training fill the {cores:.0f} "
+        f"{loader.num_workers} worker{'s' * (loader.num_workers > 1)} and {trainer:.2g} "
+        f"core{'s' * (trainer > 1)} of training fill the {cores:.0f} "
         "this run may use, so more would only share them; "
     )
 
