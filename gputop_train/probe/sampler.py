@@ -59,9 +59,10 @@ _WAITING = tuple(
         ("multiprocessing/connection.py", r"recv.*|poll|wait|_recv.*"),
     )
 )
+#: Copying weights into a network, as a target or an average of it, is called loading too.
 _DATA_NAME = re.compile(
-    r"(^|_)(get_?batch|next_?batch|make_?batch|batch(es)?|load(er)?|fetch|collate|sample_batch|read"
-    r"|prefetch|next_data|get_data|data|augment|tokenize|encode|decode|preprocess)(_|$)",
+    r"^(?!.*(?:state_?dict|model|weight|checkpoint|ckpt|param|network))(?:\w*_)?(get_?batch|next_?batch|make_?batch|batch(es)?|load(er)?|fetch|collate|sample_batch|read"
+    r"|prefetch|next_data|get_data|data|augment|tokenize|encode|decode|preprocess)(_|\Z)",
     re.I,
 )
 _DATA_TEXT = re.compile(
@@ -226,6 +227,8 @@ class Sampler:
                 label = W.L_HOST
         if label == _UNKNOWN:
             label = W.L_DATA if waiting else W.L_HOST
+        if label == W.L_HOST and user is not None and _PRINT_TEXT.search(_line(user)):
+            label = W.L_LOGGING  # what a line computes to print
         if place is None:
             return label, 0
         name = W.LABEL_NAMES[label]

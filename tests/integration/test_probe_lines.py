@@ -142,11 +142,46 @@ def test_a_save_written_by_hand_is_named_by_the_function_that_makes_it(tmp_path:
     assert not [s for s in sites(snapshot, "sample") if s.label == "logging"]
 
 
+def test_what_a_line_computes_to_print_is_logging(tmp_path: Path) -> None:
+    snapshot = watched(
+        tmp_path,
+        """
+        import time
+        big = torch.ones(2_000_000)
+        def tell():
+            print(f"{big.mean():.3f} {big.std():.3f}")
+        end = time.monotonic() + 2
+        while time.monotonic() < end:
+            step(torch.ones(2, 8))
+            tell()
+        """,
+    )
+    told = [s for s in sites(snapshot, "sample") if s.func == "tell"]
+    assert {s.label for s in told} == {"logging"}
+    assert sum(s.count for s in told) >= 4
+
+
 @pytest.mark.parametrize(
     "func", ["save_checkpoint", "_save_best_model", "write_tensors", "export_weights"]
 )
 def test_a_saver_is_known_by_its_name(func: str) -> None:
     assert sampler._SAVER.match(func)
+
+
+@pytest.mark.parametrize(
+    ("called", "loads"),
+    [
+        ("get_batch", True),
+        ("load_images", True),
+        ("_load", True),
+        ("next_data", True),
+        ("load_state_dict", False),
+        ("load_target_weights", False),
+        ("reload", False),
+    ],
+)
+def test_what_loads_is_known_by_its_name(called: str, loads: bool) -> None:
+    assert bool(sampler._DATA_NAME.search(called)) == loads
 
 
 @pytest.mark.parametrize(

@@ -260,7 +260,8 @@ def _logging(window: Window, host: float, lost: float, basis: str) -> Finding:
 
 def _often_enough(lost: float) -> int:
     """Steps between two logs at which logging takes about 1%."""
-    least = lost / TARGET
+    # Every n steps it is lost / n of (1 - lost) + lost / n.
+    least = lost * (1 - TARGET) / (TARGET * max(TARGET, 1 - lost))
     return next((n for n in (5, 10, 20, 50, 100, 200) if n >= least), math.ceil(least))
 
 
