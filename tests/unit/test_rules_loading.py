@@ -116,6 +116,16 @@ def test_waits_for_workers_that_are_started_anew_are_named_by_their_counters():
     assert found.gain.expected is not None and "epoch / (epoch - pause)" in found.gain.basis
 
 
+def test_spawned_workers_are_told_what_a_start_costs_them():
+    spawned = respawning(num_workers=1, context="spawn", fetch=(), source=None)
+    found, _ = named(every(20, 400), loaders=(spawned,), workers=[0.6], cores=16)
+    assert found.refined == "worker-respawn"
+    assert "1 worker process is started for every epoch" in found.summary
+    assert "1 worker was started 10 times" in found.advice[0].text
+    assert "with spawn a worker imports torch" in found.advice[1].text
+    assert all("forked" not in a.text for a in found.advice)
+
+
 def test_a_first_batch_that_is_as_slow_as_any_is_not_the_start_of_workers():
     # Every batch takes 500 ms in a worker, and there are five in an epoch.
     slow = respawning(

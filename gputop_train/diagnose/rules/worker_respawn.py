@@ -40,6 +40,8 @@ EACH_STEP = 0.5
 #: Batches counted for so many of the steps: (nearly) every step was recorded.
 RECORDED = 0.75
 KEEP = {"persistent_workers": True}
+#: Start methods whose workers share nothing with the training process.
+ANEW = ("spawn", "forkserver")
 #: Of a pause, what may stay with kept workers: they refill an empty queue (proposed).
 STAYS = 0.2
 
@@ -102,9 +104,8 @@ def _named(
     most = found.lost_share * max(covers, supply.waits.held if supply.waits.at_epoch_starts else 0)
     best, least = pace.step_ms * (1 - most), pace.step_ms * (1 - cost * (1 - STAYS))
     line = loader_at(loader)
-    times = (
-        f"{loader.num_workers} workers were started {starts} times, each time for {ms(pause_ms)}"
-    )
+    workers = "1 worker was" if loader.num_workers == 1 else f"{loader.num_workers} workers were"
+    times = f"{workers} started {starts} times, each time for {ms(pause_ms)}"
     stays = f"num_workers stays {loader.num_workers}: more would make each start longer."
     keep = Advice(f"persistent_workers=True{line}: {times}; keep them. {stays}", KEEP)
     if supply.built > 1:
@@ -124,7 +125,7 @@ def _named(
     return Refinement(
         ID,
         covers,
-        f"{loader.num_workers} worker processes are started for every "
+        f"{_processes(loader)} started for every "
         f"{'batch' if each_step else 'epoch'}: {ms(pause_ms)} each.",
         confidence="high" if counted else "medium",
         evidence=(
@@ -135,11 +136,7 @@ def _named(
         where=(*(p for p in seen if p != loader.source), *places(window, supply)),
         advice=(
             keep,
-            Advice(
-                f"If the first batch stays slow: move what a worker does on its first item{code} "
-                f"into the dataset's __init__, which runs once before {loader.num_workers} workers "
-                "are forked, not in each of them."
-            ),
+            _lighter(loader, code, pause_ms),
         ),
         gain=bounded(
             found,
@@ -148,6 +145,26 @@ def _named(
             f"epoch / (epoch - pause): {percent(cost)} of the time is at worker starts",
         ),
         severity=severity(found.lost_share, window.totals.steps),
+    )
+
+
+def _processes(loader: Loader) -> str:
+    n = loader.num_workers
+    return "1 worker process is" if n == 1 else f"{n} worker processes are"
+
+
+def _lighter(loader: Loader, code: str, pause_ms: float) -> Advice:
+    """How a start gets cheaper, by what a start does."""
+    if loader.context in ANEW:
+        return Advice(
+            f"If they must start anew ({ms(pause_ms)} each time): with {loader.context} a worker "
+            f"imports torch and the script and unpickles the dataset{code}. Keep imports few, give "
+            "the dataset paths and not arrays, or fork where the libraries allow it."
+        )
+    before = "its worker is" if loader.num_workers == 1 else f"{loader.num_workers} workers are"
+    return Advice(
+        f"If the first batch stays slow: move what a worker does on its first item{code} into the "
+        f"dataset's __init__, which runs once before {before} forked, not in each of them."
     )
 
 
