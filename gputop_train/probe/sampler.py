@@ -61,7 +61,8 @@ _WAITING = tuple(
 )
 #: Copying weights into a network, as a target or an average of it, is called loading too.
 _DATA_NAME = re.compile(
-    r"^(?!.*(?:state_?dict|model|weight|checkpoint|ckpt|param|network))(?:\w*_)?(get_?batch|next_?batch|make_?batch|batch(es)?|load(er)?|fetch|collate|sample_batch|read"
+    r"^(?!.*(?:state_?dict|model|weight|checkpoint|ckpt|param|network))(?:\w*_)?"
+    r"(get_?batch|next_?batch|make_?batch|batch(es)?|load(er)?|fetch|collate|sample_batch|read"
     r"|prefetch|next_data|get_data|data|augment|tokenize|encode|decode|preprocess)(_|\Z)",
     re.I,
 )
