@@ -23,7 +23,6 @@ PID, STARTS, BATCHES, FETCH_NS, COLLATE_NS, LONGEST_NS, ITEMS, _ = range(8)
 _SLOT = 8
 MAX_SLOTS = 256  # workers of one loader that are counted
 MAX_TOLD = 512  # slots looked at for one snapshot
-MAIN = -1  # worker id of the training process
 
 _CELL = "_gputop_cell"
 _COLLATE = "collate_fn"
@@ -50,7 +49,7 @@ class Counters:
             self.view[first] = 0  # the pages are taken here, not in a worker
 
     def told(self) -> list[list[int]]:
-        """``[worker, pid, batches, fetch ns, collate ns, longest ns, items, starts]`` each."""
+        """``[worker, pid, batches, fetch ns, collate ns, longest ns, items, starts]``; worker -1: us."""
         rows = []
         for slot in range(self.slots):
             values = self.view[slot * _SLOT : (slot + 1) * _SLOT].tolist()
