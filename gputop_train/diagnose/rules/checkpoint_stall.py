@@ -45,7 +45,9 @@ def judge(window: Window) -> Judgement:
     if missing:
         return Abstention(ID, missing)
     host = account(window).shares.get("checkpoint", 0.0)
-    around = _around(window) if accompanies(window, "other", "checkpoint") else ()
+    around: tuple[Site, ...] = ()
+    if host < WARN and accompanies(window, "other", "checkpoint"):
+        around = _around(window)
     if host < WARN and not around:
         return RuledOut(ID, f"saving takes {percent(host)} of the time")
     written = previews(window)
