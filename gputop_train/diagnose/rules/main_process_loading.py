@@ -83,7 +83,7 @@ def _evidence(window: Window, supply: Supply) -> tuple[Evidence, ...]:
     per_item = _reads_an_item(window, supply)
     return (
         *((number("read calls an item", per_item),) if (per_item or 0.0) >= 1 else ()),
-        span("a batch, made in the training process", fetch.batch_ms),
+        span("a batch, made in the training process, mean of the run", fetch.batch_ms),
         number("collate_fn", fetch.collate, "of a batch's time"),
     )
 
