@@ -224,6 +224,12 @@ class Bare(Dataset):
     def __getitem__(self, i):
         return torch.ones(4)
 
+class Noted(torch.overrides.TorchFunctionMode):
+    seen = []
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        Noted.seen.append(function.__name__)
+        return function(*args, **(kwargs or {}))
+
 class Spied(Dataset):
     asked = []
     def __getattribute__(self, name):
@@ -266,6 +272,9 @@ if __name__ == "__main__":
     kind = type(fetcher)
     print(kind.fetch.__name__, kind.fetch.__qualname__, inspect.signature(kind.fetch))
     list(DataLoader(Bare(), 2))
+    with Noted():
+        list(DataLoader(Slow(), 8))
+    print(Noted.seen)
     list(DataLoader(Spied(), 2))
     print(Spied.asked)
     print(torch.get_num_threads(), warnings.filters[:2])

@@ -49,7 +49,10 @@ class Counters:
             self.view[first] = 0  # the pages are taken here, not in a worker
 
     def told(self) -> list[list[int]]:
-        """``[worker, pid, batches, fetch ns, collate ns, longest ns, items, starts]``; worker -1: us."""
+        """``[worker, pid, batches, fetch ns, collate ns, longest ns, items, starts]`` each.
+
+        The training process itself is worker -1.
+        """
         rows = []
         for slot in range(self.slots):
             values = self.view[slot * _SLOT : (slot + 1) * _SLOT].tolist()

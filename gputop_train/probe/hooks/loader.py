@@ -163,7 +163,8 @@ def _size(row: dict[str, Any], batch: Any) -> int:
         # Not every 16th: a loop's own period would show one shape for ever.
         row["_next"] = number + 1 + (number * 2654435761 >> 7) % (2 * _SIZE_EVERY - 1)
         try:
-            shape = _first_shape(batch, 0)
+            with S.torch._C.DisableTorchFunction():  # a person's mode or subclass sees no read
+                shape = _first_shape(batch, 0)
             row["_size"] = shape[0] if shape else 0
             row["_looked"] += 1
             if len(row["_shapes"]) < MAX_SHAPES:
