@@ -228,11 +228,13 @@ def parent_advice(
         steps += [more.advice(window, supply, pace)] if more is not None else []
     pids = [worker.pid for worker in supply.workers] or list(loader.worker_pids)
     look = f" py-spy dump --pid {pids[0]} shows where a worker is." if pids else ""
+    n = loader.num_workers
+    deliver = f"{n} workers deliver" if n > 1 else "it delivers"
     steps.append(
         Advice(
             f"Make a batch cheaper{code}: a worker takes {ms(fetch.batch_ms)} for one "
-            f"({fetch.collate:.0%} of it in collate_fn), {loader.num_workers} workers deliver one "
-            f"every {ms(pace.supply_ms or 0.0)}, training takes {ms(pace.floor_ms)}.{look}"
+            f"({fetch.collate:.0%} of it in collate_fn), {deliver} one every "
+            f"{ms(pace.supply_ms or 0.0)}, training takes {ms(pace.floor_ms)}.{look}"
         )
     )
     return tuple(steps)

@@ -15,7 +15,7 @@ from gputop_train.diagnose.rules import (
     shm_too_small,
     worker_memory_growth,
 )
-from gputop_train.diagnose.rules.base import Refinement
+from gputop_train.diagnose.rules.base import Refinement, RuledOut
 from gputop_train.diagnose.window import Stretch
 from gputop_train.model import Abstention, Fetch, Finding, HostSample, ProcSample, Where
 
@@ -819,6 +819,12 @@ def test_a_trainer_without_a_core_does_not_wait_for_batches():
     said = input_bound.judge(seen)
     assert isinstance(said, Abstention)
     assert "batches are there in time" in said.missing and "0.4 cores" in said.missing
+
+
+def test_a_small_wait_for_want_of_a_core_keeps_no_verdict_back():
+    little = make_steps(100, {"data_wait": 7, "forward": 93})
+    seen = window(little, loaders=(QUICK,), procs=delayed(0.4, 4), depths=[8] * 20)
+    assert isinstance(input_bound.judge(seen), RuledOut)
 
 
 def test_a_short_run_on_a_busy_machine_is_not_starved_because_nobody_polled_its_queue():
