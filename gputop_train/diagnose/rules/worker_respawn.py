@@ -163,8 +163,8 @@ def _lighter(loader: Loader, code: str, pause_ms: float) -> Advice:
         )
     before = "its worker is" if loader.num_workers == 1 else f"{loader.num_workers} workers are"
     return Advice(
-        f"If the first batch stays slow: move what a worker does on its first item{code} into the "
-        f"dataset's __init__, which runs once before {before} forked, not in each of them."
+        f"If the first batch still takes {ms(pause_ms)}: move what a worker does on its first item"
+        f"{code} into the dataset's __init__, which runs once before {before} forked, not after."
     )
 
 
