@@ -66,6 +66,12 @@ _DATA_NAME = re.compile(
     r"|prefetch|next_data|get_data|data|augment|tokenize|encode|decode|preprocess)(_|\Z)",
     re.I,
 )
+#: Text and pictures are decoded to be loaded, latent codes by the model: with tensors.
+_CODER_NAME = re.compile(r"(^|_)(en|de)code(_|\Z)", re.I)
+_TENSOR_TEXT = re.compile(
+    r"\btorch\.(?!from_numpy|as_tensor|tensor|stack|load|cat|zeros|ones|full)|\bF\.\w+\(|\w @ \w"
+    r"|\.(?:chunk|softmax|matmul|bmm|mm|einsum|tanh|sigmoid|relu|exp|softplus)\("
+)
 _DATA_TEXT = re.compile(
     r"from_numpy|get_?batch|next_?batch|memmap|\bnext\(|np\.(load|random|stack)|torch\.stack"
 )
@@ -220,7 +226,9 @@ class Sampler:
             name = child.f_code.co_name if child is not None else self._text(here)
             called = name.split("(")[0].rsplit(".", 1)[-1]
             fetches = child is None and _DATA_TEXT.search(_line(here))
-            if waiting or _DATA_NAME.search(called) or fetches:
+            if not waiting and _CODER_NAME.search(called) and _TENSOR_TEXT.search(_line(user)):
+                label = W.L_FORWARD
+            elif waiting or _DATA_NAME.search(called) or fetches:
                 label, place = W.L_DATA, here if fetches else loop
             elif child is None and _FORWARD_TEXT.search(name):
                 label = W.L_FORWARD

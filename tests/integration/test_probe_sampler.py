@@ -128,3 +128,26 @@ def test_tables_and_records_that_the_standard_library_writes_are_logs_and_readin
     read = (("csv.py", "__next__"), ("json/__init__.py", "load"), ("json/__init__.py", "dumps"))
     for file, name in read:
         assert sampler._match(f"/usr/lib/python3.11/{file}", name) == sampler._UNKNOWN
+
+
+def test_a_model_that_encodes_is_no_loader_and_a_tokenizer_is_one(tmp_path: Path) -> None:
+    body = """
+        w = torch.randn(900, 900)
+        class Coder:
+            def encode(self, x):
+                return torch.tanh(x @ w)
+        coder = Coder()
+        def encode_text(ms):
+            burn(ms); return torch.ones(2, 8)
+        for _ in range(60):
+            x = encode_text(20); z = coder.encode(w)
+            loss = slow(x).sum(); o.zero_grad(); loss.backward(); o.step()
+    """
+    steps, _ = watch(tmp_path, body)
+    tail = steps[5:]
+    wall = sum(s.wall_ns for s in tail)
+    loading = sum(s.labels["data_wait"] for s in tail) / wall
+    rest = sum(s.wall_ns for s in tail) / len(tail) - 20e6  # all but what encode_text burns
+    assert loading < (20e6 / (rest + 20e6)) + 0.12
+    assert loading > 0.1
+    assert sum(s.labels["forward"] for s in tail) / wall > 0.5
