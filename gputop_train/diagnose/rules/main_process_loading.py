@@ -157,7 +157,8 @@ def _advice(
             f"{role_cores(window, 'trainer') or 1.0:.1f} busy; a batch takes "
             f"{ms(model.prepare_ms)} to prepare and {ms(model.floor_ms)} to train on, so "
             f"{needed:.1f} workers keep up"
-            f"{_why(needed, plan, model)}.",
+            f"{_why(needed, plan, model)}."
+            f"{' If the step stays as long, set it back.' if plan.low < 1 else ''}",
             {"num_workers": plan.workers},
         )
     ]
