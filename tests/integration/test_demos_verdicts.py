@@ -71,7 +71,7 @@ def test_checkpointing_stalls_at_the_line_that_saves(tmp_path):
     verdict = report["verdict"]
     assert verdict["id"] == "checkpoint-stall"
     assert places(verdict) == [("checkpointing.py", line_of("checkpointing", "torch.save(state"))]
-    assert "every 5 steps" in verdict["advice"][0]["text"]
+    assert "instead of every 5 (" in verdict["advice"][0]["text"]
     assert any("async_save" in advice["text"] for advice in verdict["advice"])
 
 
