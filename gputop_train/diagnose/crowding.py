@@ -149,6 +149,10 @@ def crowd_advice(
 
 
 def crowd_gain(crowd: Crowd) -> Gain:
-    """As if batches cost nothing: they will always cost something."""
+    """By cores alone. Threads that no longer wait for each other at a crowded barrier bring more.
+
+    Measured where 4 workers read small files on two cores: 2.3 by cores, 3.2 with the files packed
+    (2026-11-30).
+    """
     text = f"T / (T - E): {crowd.trainer:.2g} cores train now, {crowd.workers:.2g} make batches"
-    return gain(crowd.lost, text)
+    return gain(crowd.lost, text, at_least=True)

@@ -6,7 +6,7 @@ there are no intervals: the steps that hold most of the label's time stand for i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -67,9 +67,12 @@ def carrying(steps: Sequence[Step], labels: Sequence[str]) -> list[list[int]]:
     """Places of the steps that carry these labels, neighbours in one group."""
     held = [sum(step.labels.get(label, 0) for label in labels) for step in steps]
     least = SIMILAR * _typical(held)
-    chosen = [at for at, ns in enumerate(held) if ns >= least > 0]
+    return _neighbours(at for at, ns in enumerate(held) if ns >= least > 0)
+
+
+def _neighbours(places: Iterable[int]) -> list[list[int]]:
     groups: list[list[int]] = []
-    for at in sorted(chosen):
+    for at in sorted(places):
         if groups and at - groups[-1][-1] <= NEIGHBOURS:
             groups[-1].append(at)
         else:
@@ -106,17 +109,44 @@ def recurring(window: Window, labels: Sequence[str], within: Sequence[str]) -> R
     few = len(places) <= FEW * len(window.steps)
     if len(groups) < MIN_TIMES or len(rest) < MIN_ARM or not usual or not few:
         return None
+    every = usual_distance([group[0] for group in groups])
+    places |= _as_long(window.steps, places, labels, usual, within, every)
+    groups = _neighbours(places)
     excess = sum(_excess(window.steps[at], usual, within) for at in places)
     longer = sum(max(0.0, window.steps[at].wall_ns / 1e6 - usual) for at in places)
     whole = sum(s.wall_ns for s in window.steps) / 1e6
     return Recurring(
         count=len(groups),
-        every=usual_distance([group[0] for group in groups]),
+        every=every,
         cost_ms=excess / len(groups),
         step_ms=usual,
         share=excess / whole if whole > 0 else 0.0,
         beside=(longer - excess) / whole if whole > 0 else 0.0,
     )
+
+
+def _as_long(
+    steps: Sequence[Step],
+    places: set[int],
+    labels: Sequence[str],
+    usual_ms: float,
+    within: Sequence[str],
+    every: float | None,
+) -> set[int]:
+    """Steps as long as those, which the sampler told mostly or wholly under another label.
+
+    They carry some of the label, or lie where the next occurrence is due.
+    """
+    usually = median([_excess(steps[at], usual_ms, within) for at in places]) or 0.0
+    first, apart = min(places), round(every) if every is not None else 0
+    found = set()
+    for at, step in enumerate(steps):
+        carries = any(step.labels.get(label, 0) for label in labels)
+        due = apart > 1 and (at - first) % apart == 0
+        long = _excess(step, usual_ms, within) >= max(SIMILAR * usually, usual_ms)
+        if long and (carries or due):
+            found.add(at)
+    return found
 
 
 def accompanies(window: Window, label: str, main: str) -> bool:
