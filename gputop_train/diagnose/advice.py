@@ -130,6 +130,9 @@ def rarer(pattern: Periodic) -> int | None:
 def periodic_gain(pattern: Periodic, what: str, *, at_least: bool = False) -> Gain:
     """``(nT + c) / (nT + c')``: the ceiling without it, the rarer setting below.
 
+    The ceiling is the larger of ``T / (T - E)`` and ``(nT + c) / (nT)``; measured where previews
+    took 454 ms every 5 steps of 17.5 ms: 6.3 to 6.7 times as fast without, of 5.9 and 6.2.
+
     Args:
         pattern: Its cost.
         what: What it is.
@@ -140,6 +143,10 @@ def periodic_gain(pattern: Periodic, what: str, *, at_least: bool = False) -> Ga
     if whole is None or every is None:
         return Gain(whole, None, f"time without {what}: T / (T - E)", at_least)
     reached = whole * (1 - pattern.share_at(every))
+    # By the usual step: those right after a pause are slower (cold caches), and go with it too.
+    usual = (pattern.every or 0.0) * pattern.step_ms
+    if usual > 0:
+        whole = max(whole, 1 + pattern.cost_ms / usual)
     basis = (
         f"(nT + c) / (nT + c'): n = {pattern.every:,.0f}, T = {ms(pattern.step_ms)}, "
         f"c = {ms(pattern.cost_ms)}"

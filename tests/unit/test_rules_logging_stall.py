@@ -43,7 +43,9 @@ def test_previews_written_every_five_steps_are_named_with_their_period_and_their
     assert values["one preview, mean"] == pytest.approx(800, rel=0.1)
     assert "every 5" in found.advice[0].text and "train.py:59" in found.advice[0].text
     assert "np.savez in place of np.savez_compressed" in found.advice[1].text
-    assert found.gain.ceiling == pytest.approx(1 / (1 - found.lost_share))
+    # 800 ms every five steps of 113 ms: what the sampler put one step late goes as well.
+    assert found.gain.ceiling == pytest.approx(1 + 800 / (5 * 113), rel=0.01)
+    assert found.gain.ceiling >= 1 / (1 - found.lost_share)
     assert found.gain.at_least is False
 
 
