@@ -7,7 +7,7 @@ from typing import Any
 
 from gputop_train.diagnose.stats import median
 from gputop_train.diagnose.steady import totals_of
-from gputop_train.diagnose.window import RankView
+from gputop_train.diagnose.window import RankView, bare_uuid
 from gputop_train.model import GpuSample
 from gputop_train.store.reader import RunReader
 from gputop_train.store.rollup import StepRollup
@@ -35,7 +35,7 @@ def ranks(
         if rows:
             cuda = states.get(rank, {}).get("cuda")
             uuid = cuda.get("uuid") if isinstance(cuda, Mapping) else None
-            clock = clocks.get(_bare(uuid)) if isinstance(uuid, str) else None
+            clock = clocks.get(bare_uuid(uuid)) if isinstance(uuid, str) else None
             found[rank] = RankView(totals_of((), rows), _parts(rows, begin, end), clock)
     return found
 
@@ -54,7 +54,7 @@ def _clocks(reader: RunReader, begin: int, end: int) -> dict[str, float]:
     seen: dict[str, list[float]] = {}
     for sample in reader.gpu(begin, end):
         if sample.sm_clock_mhz:
-            seen.setdefault(_bare(sample.uuid), []).append(float(sample.sm_clock_mhz))
+            seen.setdefault(bare_uuid(sample.uuid), []).append(float(sample.sm_clock_mhz))
     return {uuid: value for uuid, mhz in seen.items() if (value := median(mhz)) is not None}
 
 
@@ -65,7 +65,3 @@ def cards(reader: RunReader) -> tuple[GpuSample, ...]:
         return ()
     newest = {sample.uuid: sample for sample in reader.gpu(span[0], span[0] + EARLY_NS)}
     return tuple(newest[uuid] for uuid in sorted(newest))
-
-
-def _bare(uuid: str) -> str:
-    return uuid.removeprefix("GPU-").lower()

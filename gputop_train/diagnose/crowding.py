@@ -14,6 +14,7 @@ from gputop_train.diagnose.loading_advice import at, loader_at
 from gputop_train.diagnose.loading_model import role_cores
 from gputop_train.diagnose.rules.base import cores, gain, ms, number, percent, plain, span
 from gputop_train.diagnose.rules.fetch_stall import small_reads
+from gputop_train.diagnose.rules.slow_collate import COLLATE_PART
 from gputop_train.diagnose.supply import Supply, mean, pace_at, total
 from gputop_train.diagnose.window import Window
 from gputop_train.model import Advice, Evidence, Gain
@@ -26,8 +27,6 @@ DENIED = 0.1
 #: Some loading there must be: below a third of the work it is worth a word, no warning (proposed;
 #: 57% with the fault above, 20% once its files were packed).
 INFO, WARN, CRITICAL = 0.10, 1 / 3, 0.50
-#: From half of a batch's time on collate_fn is the closer cause (``slow-collate``).
-COLLATE_PART = 0.5
 #: Threads of a worker that the loader's own queues start, the main one included (torch 2.13).
 LOADER_THREADS = 3
 

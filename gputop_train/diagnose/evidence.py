@@ -16,7 +16,7 @@ from gputop_train.diagnose.regimes import LIVE_NS as REGIME_NS
 from gputop_train.diagnose.regimes import ends, regimes, stretch
 from gputop_train.diagnose.stats import median, quantile
 from gputop_train.diagnose.steady import BLOCK, Cut, cut, older_than, totals_of
-from gputop_train.diagnose.window import Depth, Stretch, Totals, Window
+from gputop_train.diagnose.window import Depth, Stretch, Totals, Window, bare_uuid
 from gputop_train.model import INTERRUPTION_LABELS, Interval, Site, Step, UtilSample
 from gputop_train.store.reader import RunReader
 from gputop_train.store.rollup import SECOND_NS, StepRollup, second
@@ -328,10 +328,6 @@ def _depths(reader: RunReader, rank: int, begin: int, end: int) -> tuple[Depth, 
     )
 
 
-def _bare(uuid: str) -> str:
-    return uuid.removeprefix("GPU-").lower()
-
-
 def _uuid(probe: Mapping[str, Any], reader: RunReader, begin: int, end: int) -> str | None:
     """The device this rank trains on, as NVML names it; the only one seen where torch is silent."""
     known = sorted(
@@ -339,7 +335,7 @@ def _uuid(probe: Mapping[str, Any], reader: RunReader, begin: int, end: int) -> 
     )
     wanted = _mapping(probe.get("cuda")).get("uuid")
     if isinstance(wanted, str) and wanted:
-        return next((u for u in known if _bare(u) == _bare(wanted)), None)
+        return next((u for u in known if bare_uuid(u) == bare_uuid(wanted)), None)
     return known[0] if len(known) == 1 else None
 
 

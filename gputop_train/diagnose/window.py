@@ -211,3 +211,8 @@ class Window:
 def _sub(state: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     value = state.get(key)
     return value if isinstance(value, Mapping) else {}
+
+
+def bare_uuid(uuid: str) -> str:
+    """A device's UUID without the prefix that NVML writes and torch does not, in one case."""
+    return uuid.removeprefix("GPU-").lower()

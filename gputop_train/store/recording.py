@@ -155,12 +155,6 @@ def import_recording(archive: Path, run_dir: Path) -> Path:
     return run_dir
 
 
-def _store_of(run_dir: Path, run: dict[str, Any]) -> Path:
-    """In the run's directory at the end; on a local disk while it runs, if that is remote."""
-    home, named = run_dir / "run.sqlite", run.get("store")
-    return Path(named) if isinstance(named, str) and named and not home.exists() else home
-
-
 def _compact(source: Path, target: Path, mask: Mask, detail_ns: int, detail_steps: int) -> None:
     """Copies a store with its newest detail only, masked, as one small plain file."""
     with RunReader(source) as reader:

@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from gputop_train import demos_index
-from gputop_train.report.schema import validate
+from tests import watching
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def watch(folder, name, *arguments, options=()):
     """Run a demo under gputop-train; return its report."""
-    result = subprocess.run(
-        [
-            *(sys.executable, "-m", "gputop_train", "--no-tui", "--json", "-"),
-            *("--run-root", str(folder), "--python", sys.executable, *options),
-            *(str(demos_index.path(name)), *arguments),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
-    assert result.returncode == 0, result.stderr
-    report = json.loads(result.stdout)
-    assert validate(report) == []
-    assert "final loss" in result.stderr  # with --json - the script's output goes there
+    script = demos_index.path(name)
+    report, said = watching.watch(folder, script, *arguments, options=options)
+    assert "final loss" in said
     return report
 
 

@@ -5,15 +5,9 @@ Every cost but that of a collection is a sleep, so that a busy machine changes l
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-
 import pytest
 
-from gputop_train.report.schema import validate
+from tests.watching import all_watched
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -74,34 +68,16 @@ LOOPS = {
 }
 
 
-def watch(folder: Path, name: str) -> dict:
-    """The report of one loop."""
+def source(name: str) -> str:
+    """The script of one loop."""
     around, loss, also = LOOPS[name]
-    script = folder / f"{name}.py"
-    script.write_text(
-        LOOP.format(around=around, loss=loss, also=also, heap=HEAP[name == "gc-pause"])
-    )
-    result = subprocess.run(
-        [
-            *(sys.executable, "-m", "gputop_train", "--no-tui", "--json", "-"),
-            *("--run-root", str(folder / "runs"), "--python", sys.executable, str(script)),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
-    assert result.returncode == 0, result.stderr
-    report = json.loads(result.stdout)
-    assert validate(report) == []
-    return report
+    return LOOP.format(around=around, loss=loss, also=also, heap=HEAP[name == "gc-pause"])
 
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory):
     folder = tmp_path_factory.mktemp("host")
-    with ThreadPoolExecutor(len(LOOPS)) as pool:  # they sleep most of the time
-        return dict(zip(LOOPS, pool.map(lambda name: watch(folder, name), LOOPS), strict=True))
+    return all_watched(folder, {name: source(name) for name in LOOPS})
 
 
 @pytest.mark.parametrize("name", ["logging-stall", "host-compute", "anomaly-mode", "gc-pause"])

@@ -20,7 +20,7 @@ from gputop_train.diagnose.rules.base import (
     number,
 )
 from gputop_train.diagnose.told import part, whole
-from gputop_train.diagnose.window import Window
+from gputop_train.diagnose.window import Window, bare_uuid
 from gputop_train.model import Abstention, Advice, Evidence, Finding, Gain
 
 ID = "idle-gpu"
@@ -36,11 +36,11 @@ def judge(window: Window) -> Judgement:
         return RuledOut(ID, "the run may use one card only, as far as was seen")
     if not modules(window.probe):
         return Abstention(ID, "use of other cards: only that of each rank's own device is watched")
-    taken = {_bare(u) for u in map(_uuid, window.probe_states.values()) if u}
+    taken = {bare_uuid(u) for u in map(_uuid, window.probe_states.values()) if u}
     ranks = len(window.probe_states)
     if len(taken) < ranks or (whole(window.probe, "world_size") or 0) > ranks:
         return Abstention(ID, "the device of every rank")
-    others = [g for g in window.cards if _bare(g.uuid) not in taken]
+    others = [g for g in window.cards if bare_uuid(g.uuid) not in taken]
     told = [g for g in others if g.memory_used is not None or g.foreign_processes is not None]
     if others and not told:
         return Abstention(ID, "memory in use on the other cards, and the processes on them")
@@ -89,10 +89,6 @@ def judge(window: Window) -> Judgement:
 def _uuid(state: object) -> str | None:
     uuid = part(state, "cuda").get("uuid")
     return uuid if isinstance(uuid, str) else None
-
-
-def _bare(uuid: str) -> str:
-    return uuid.removeprefix("GPU-").lower()
 
 
 RULE = Rule(
