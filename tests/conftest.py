@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import signal
 
+from hypothesis import settings
+
 # pytest-xdist sets them for its workers, and every program under test would go by them.
 os.environ.pop("COLUMNS", None)
 os.environ.pop("LINES", None)
@@ -19,3 +21,9 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+
+# The same examples every time: a failure that comes once in a hundred runs says nothing about the
+# change under test. HYPOTHESIS_PROFILE=explore draws new ones.
+settings.register_profile("steady", derandomize=True)
+settings.register_profile("explore", max_examples=2000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))

@@ -7,6 +7,7 @@ rather than cut. The evidence view shows all of them, as they were written.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -63,9 +64,15 @@ _LARGER = {
 
 def evidence_text(item: Evidence, *, short: bool = False) -> str:
     """One measured number in words; ``short`` leaves out what a unit says in brackets."""
-    if item.value is None:
+    if not measured(item):
         return f"{item.what}: not measured"
     return f"{item.what} {quantity(item, short=short)}"
+
+
+def measured(item: Evidence) -> bool:
+    """Whether there is a value; a quotient without a divisor (NaN, infinity) is none."""
+    value = item.value
+    return value is not None and not (isinstance(value, float) and not math.isfinite(value))
 
 
 def quantity(item: Evidence, *, short: bool = False) -> str:
@@ -99,7 +106,7 @@ def card_facts(finding: Finding) -> list[str]:
     """The evidence a card shows, most telling first; all of it where nothing has a shorter form."""
     facts = []
     for item in finding.evidence:
-        if item.value is None or item.unit.startswith("reads,"):
+        if not measured(item) or item.unit.startswith("reads,"):
             continue  # lines of code with their counts are what "where" shows
         words = next((w for name, w in _CARD_WORDS if item.what.startswith(name)), None)
         if words is None:

@@ -556,15 +556,15 @@ def test_a_snapshot_of_many_long_places_still_fits_into_the_ring(tmp_path: Path)
         assert builder.build({})[-200:] == body[-200:]
         s.clear(); s.register(codes[0], 7, "save", "again()")
         import json
-        print(json.loads(builder.build({}))["sites"])
+        print(json.dumps(json.loads(builder.build({}))["sites"]))
         """
     script.write_text(PREAMBLE + TRAIN + textwrap.dedent(body))
     result = run(script, env=deploy(tmp_path).env())
     assert result.returncode == 0, result.stderr.decode()
-    ((number, kind, _, line, _, call, _),) = json.loads(
-        result.stdout.replace(b"None", b"null").replace(b"'", b'"')
-    )
-    assert (number, kind, line, call) == (1, "save", 7, "again()")
+    # The helper thread looks at the script while it runs, and may name a line of it by itself.
+    told = [site for site in json.loads(result.stdout) if site[1] != "sample"]
+    ((_, kind, _, line, _, call, _),) = told
+    assert (kind, line, call) == ("save", 7, "again()")
 
 
 def test_modes_that_slow_a_step_are_told_with_how_long_they_were_on_and_their_line(
