@@ -56,6 +56,46 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
+class WhatIf:
+    """One ``--what-if``: a change only a trial may make, since it falsifies what is learned.
+
+    Attributes:
+        key: One of ``WHAT_IFS``.
+        value: How many batches are replayed, every how many steps a read is real; else ``True``.
+    """
+
+    key: str
+    value: int | bool
+
+    @property
+    def label(self) -> str:
+        """As typed."""
+        return self.key if self.value is True else f"{self.key}={self.value}"
+
+
+@dataclass(frozen=True, slots=True)
+class TrialLeg:
+    """What makes a launch one leg of a trial.
+
+    Attributes:
+        warmup: Optimizer steps before the measured ones.
+        steps: Measured optimizer steps.
+        scratch: An existing private directory of this leg, removed by its owner after the leg.
+        guard: ``overlay`` diverts every write to ``scratch``; ``refuse`` ends the leg before the
+            first write to a file that existed.
+        what_if: What is falsified to learn from it.
+        seed: Given to every generator at the import of torch, before the script sets its own.
+    """
+
+    warmup: int
+    steps: int
+    scratch: str
+    guard: Literal["overlay", "refuse"] = "overlay"
+    what_if: tuple[WhatIf, ...] = ()
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
     """Everything one launch needs to know.
 
@@ -65,6 +105,7 @@ class Options:
         json_path: Where the report goes at the end; ``-`` is stdout.
         tui: Whether a screen was asked for and is possible.
         env_lines: Whether to add the environment lines that keep progress bars and colour alive.
+        trial: What makes this launch a leg of a trial; ``None`` for a run of its own.
     """
 
     target: Target
@@ -79,7 +120,16 @@ class Options:
     ascii: bool = False
     env_lines: bool = True
     burst: bool = True
+    trial: TrialLeg | None = None
 
+
+#: What-ifs, each with the value it takes when none is given.
+WHAT_IFS: Mapping[str, int | bool] = {
+    "replay_batch": 8,
+    "sync_every": 10,
+    "skip_checkpoint": True,
+    "no_eval": True,
+}
 
 #: Overrides the probe knows: the type of the value, and whether the results of a seeded run change
 #: with it. Workers draw their own random numbers, so random augmentation differs with their number.
@@ -175,6 +225,7 @@ def split_command_line(
 
 def probe_config(options: Options, run_id: str, ring_dir: str) -> dict[str, Any]:
     """Return what ``config.json`` tells the probe; see docs/contracts.md."""
+    leg = options.trial
     return {
         "v": 1,
         "run_id": run_id,
@@ -187,4 +238,14 @@ def probe_config(options: Options, run_id: str, ring_dir: str) -> dict[str, Any]
         "burst": options.burst,
         "sampler_hz": 40,
         "debug": False,
+        "trial": None
+        if leg is None
+        else {
+            "warmup": leg.warmup,
+            "steps": leg.steps,
+            "scratch": leg.scratch,
+            "guard": leg.guard,
+            "what_if": [{"key": w.key, "value": w.value} for w in leg.what_if],
+            "seed": leg.seed,
+        },
     }

@@ -197,6 +197,7 @@ def _describe(run_dir: Path, ring_dir: Path, options: Options, command: Command)
         "store": str(paths.choose_store(run_dir)),
         "overrides": {s.label: s.value for s in options.settings},
         "changes_results": changed_results(options.settings),
+        "what_if": [w.label for w in options.trial.what_if] if options.trial else [],
         "options": {
             "steps": options.steps,
             "overhead_budget": options.overhead_budget_pct,
