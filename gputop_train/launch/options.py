@@ -85,6 +85,9 @@ class TrialLeg:
             first write to a file that existed.
         what_if: What is falsified to learn from it.
         seed: Given to every generator at the import of torch, before the script sets its own.
+        over: ``(place, directory)``: under the overlay ``directory`` is laid over ``place``, both
+            absolute, for a leg of older code whose paths are to stay the same. A character device
+            0:0 in it hides what is below (overlayfs calls that a whiteout).
     """
 
     warmup: int
@@ -93,6 +96,7 @@ class TrialLeg:
     guard: Literal["overlay", "refuse"] = "overlay"
     what_if: tuple[WhatIf, ...] = ()
     seed: int = 0
+    over: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

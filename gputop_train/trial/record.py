@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gputop_train.launch.options import Setting, WhatIf
+from gputop_train.launch.options import Setting, Target, WhatIf
 
 LegStatus = Literal["measured", "failed", "refused", "inconclusive", "stopped"]
 Verdict = Literal["faster", "slower", "no difference", "inconclusive"]
@@ -23,12 +23,18 @@ class Arm:
         name: Short and unique within the trial, such as ``baseline`` or ``num_workers=4``.
         settings: Empty with ``what_if`` empty is the baseline.
         cwd: Where it runs, for sides that are other versions of the code; ``None`` = here.
+        target: What it runs, for such sides; ``None`` = what the trial runs.
+        environ: Variables that differ from the trial's environment, for such sides.
+        over: As in ``TrialLeg``: older code laid over the place it belongs to.
     """
 
     name: str
     settings: tuple[Setting, ...] = ()
     what_if: tuple[WhatIf, ...] = ()
     cwd: str | None = None
+    target: Target | None = None
+    environ: tuple[tuple[str, str], ...] = ()
+    over: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
