@@ -55,6 +55,11 @@ class LegResult:
         refused: Why not, in words.
         invariants: What does not drift with the host, such as ``h2d_bytes_per_step``.
         report: The run's report (schema 1 of the report).
+        phases_ms: Mean milliseconds of the measured steps by label of host time.
+        warmup: Steps that were cut off before the measured ones.
+        run: Id of the leg's run, in the trial's ``runs``.
+        duration_s: From launch to report.
+        note: One sentence about a measured leg that a person should know.
     """
 
     arm: str
@@ -71,6 +76,11 @@ class LegResult:
     refused: str | None = None
     invariants: dict[str, float] | None = None
     report: dict[str, Any] | None = None
+    phases_ms: dict[str, float] | None = None
+    warmup: int = 0
+    run: str | None = None
+    duration_s: float | None = None
+    note: str = ""
 
     @property
     def step_mean_ns(self) -> float | None:

@@ -1,7 +1,7 @@
 """A trial's directory and its ``trial.json``: what a screen, a person and ``--json`` read.
 
-``<run root>/trials/<id>/`` (0700) holds ``trial.json`` (0600), rewritten whole after every change so
-that a reader sees the old one or the new one, and ``runs/``, where each leg is an ordinary run.
+``<run root>/trials/<id>/`` (0700) holds ``trial.json`` (0600), rewritten whole after every change,
+so that a reader sees the old one or the new one, and ``runs/``, where each leg is an ordinary run.
 docs/contracts.md lists every key.
 """
 
@@ -24,8 +24,8 @@ from gputop_train.launch.identity import ProcessId
 
 SCHEMA = 1
 TRIALS, RUNS, FILE = "trials", "runs", "trial.json"
-#: Trials that stay, and bytes they may take together; older ones go first, named ones never. A leg's
-#: store takes about a megabyte, so twenty trials of some ten legs are a few hundred.
+#: Trials that stay, and bytes they may take together; older ones go first, named ones never. The
+#: store of a leg takes about a megabyte, so twenty trials of ten legs are a few hundred.
 KEEP_TRIALS, KEEP_BYTES = 20, 10**9
 _DIGITS = 6
 
@@ -188,5 +188,5 @@ def _allocated(directory: Path) -> int:
     for place, _, names in os.walk(directory):
         for name in names:
             with contextlib.suppress(OSError):
-                total += os.lstat(os.path.join(place, name)).st_blocks * 512  # noqa: PTH116, PTH118
+                total += os.lstat(os.path.join(place, name)).st_blocks * 512  # noqa: PTH118
     return total
