@@ -14,7 +14,7 @@ from typing import Literal
 from gputop_train.model import EXPOSED_LABELS, LABELS
 from gputop_train.report import format as fmt
 from gputop_train.report.compare_difference import FEW_STEPS, Difference, Part, Unit, difference
-from gputop_train.report.compare_side import RunSide, Times, side
+from gputop_train.report.compare_side import RunSide, Times, readable, side
 
 __all__ = [
     "Comparison",
@@ -25,6 +25,7 @@ __all__ = [
     "RunSide",
     "Times",
     "compare",
+    "readable",
     "side",
 ]
 
@@ -115,7 +116,7 @@ def compare(runs: Sequence[RunSide], *, price_per_hour: float | None = None) -> 
         raise ValueError("a comparison needs two runs")
     basis = _basis(runs)
     times = [_on(run, basis) for run in runs]
-    unit = _unit(times)
+    unit = _unit(runs, times)
     return Comparison(
         runs=tuple(runs),
         basis=basis,
@@ -143,10 +144,13 @@ def _on(run: RunSide, basis: str | None) -> Times | None:
     return run.steady if basis == "steady" else run.whole if basis == "whole" else None
 
 
-def _unit(times: Sequence[Times | None]) -> Unit:
-    counts = [t.samples if t is not None else None for t in times]
+def _unit(runs: Sequence[RunSide], times: Sequence[Times | None]) -> Unit:
+    counts = [t.samples for t in times if t is not None]
     known = [c for c in counts if c]
     if len(known) < len(counts):
+        # A report alone tells the time a sample took, but not how many a step had.
+        return "sample" if all(run.samples_per_s for run in runs) else "step"
+    if not known:
         return "step"
     return "sample" if max(known) - min(known) > OTHER_BATCH * min(known) else "step"
 
@@ -186,7 +190,7 @@ def _rows(runs: Sequence[RunSide], times: Sequence[Times | None], price: float |
         row("samples_per_s", "samples/s", "per_s", lambda r: r.samples_per_s),
         row("gpu_busy", "GPU busy", "share", lambda r: r.gpu_busy),
         row("util_mean", "utilisation", "percent", lambda r: r.util_mean),
-        row("syncs", "reads that wait", "count", lambda r: r.syncs),
+        row("syncs", "syncs a step", "count", lambda r: r.syncs),
         row("peak_allocated", "peak allocated", "bytes", lambda r: r.peak_allocated),
         row("peak_reserved", "peak reserved", "bytes", lambda r: r.peak_reserved),
     ]
@@ -215,18 +219,20 @@ def _warnings(
                 f"{r.title}: {v or 'not known'}" for r, v in zip(runs, values, strict=True)
             )
             found.append(f"They differ in {what} ({told}).")
-    if unit == "sample":
+    if any(t is not None and t.samples is None for t in times):
+        found.append(
+            "Not every run tells its samples a step: times are compared per sample as a whole."
+            if unit == "sample"
+            else "Samples were not counted in every run: times are compared per step, which "
+            "misleads where batch sizes differ."
+        )
+    elif unit == "sample":
         told = ", ".join(
             f"{r.title}: {t.samples:,.4g}"
             for r, t in zip(runs, times, strict=True)
             if t and t.samples
         )
         found.append(f"They differ in batch size ({told}): times are compared per sample.")
-    elif any(t is not None and t.samples is None for t in times):
-        found.append(
-            "Samples were not counted in every run: times are compared per step, which misleads "
-            "where batch sizes differ."
-        )
     if basis == "whole":
         found.append(
             "Not every run has its store: times are those of whole runs, warm-up included."

@@ -88,6 +88,10 @@ def difference(
         return Difference(index, unit, None, None, None, (), None, why, why)
     before, after = _in(unit, reference.step_ms, reference), _in(unit, this.step_ms, this)
     parts = _parts(unit, reference, this)
+    if unit == "sample" and not (reference.samples and this.samples):
+        # Of a report alone, the time its samples took is all there is.
+        told = runs[0].time_per_sample_us, runs[index].time_per_sample_us
+        before, after, parts = told[0] or before, told[1] or after, ()
     apart, why = _apart(runs[0], runs[index], unit, reference, this, basis)
     return Difference(
         index=index,

@@ -6,7 +6,8 @@ which is what two runs can be compared by. Pure but for the reader that is hande
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,7 @@ from gputop_train.diagnose import evidence
 from gputop_train.diagnose.window import Totals, Window
 from gputop_train.model import LABELS, Step
 from gputop_train.report import settings
+from gputop_train.report.schema import SCHEMA
 from gputop_train.store.reader import RunReader
 from gputop_train.store.rollup import StepRollup
 
@@ -103,7 +105,7 @@ def side(
     """Return a run as a side of a comparison.
 
     Args:
-        report: A valid report of schema 1 (``report/schema.py``).
+        report: A report of schema 1; what is absent or of another form counts as not measured.
         reader: The run's store; ``None`` leaves out all that only a store tells.
         title: What to call it; ``None`` = its name as its store has it, else its id.
 
@@ -111,40 +113,49 @@ def side(
         StoreError: If the store cannot be read.
     """
     window = None if reader is None else evidence.build(reader, final=True)
-    run, steps, memory = report["run"], report["steps"], report["memory"]
+    run, steps, memory, gpu = (_mapping(report.get(k)) for k in ("run", "steps", "memory", "gpu"))
     known = _mapping(window.run if window is not None else None)
-    name = known.get("name")
+    id_ = _text(run, "id") or "run"
+    # A report of an older release does not say what became of its settings.
     became = run.get("settings") or settings.outcomes(run, ())
     return RunSide(
-        id=run["id"],
-        title=title or (name if isinstance(name, str) and name else run["id"]),
-        command=tuple(run["command"]),
-        started=run["started"],
-        host=run["host"],
-        torch=run["torch"],
-        python=run["python"],
-        gpus=tuple(gpu["name"] or gpu["uuid"] for gpu in run["gpus"]),
-        exit_code=run["exit_code"],
-        steps=steps["count"],
-        warmup_excluded=steps["warmup_excluded"],
-        step_median_ms=steps["median_ms"],
-        step_p95_ms=steps["p95_ms"],
-        samples_per_s=steps["samples_per_s"],
+        id=id_,
+        title=title or _text(known, "name") or id_,
+        command=_texts(run.get("command")),
+        started=_text(run, "started"),
+        host=_text(run, "host"),
+        torch=_text(run, "torch"),
+        python=_text(run, "python"),
+        gpus=_texts(_mapping(g).get("name") or _mapping(g).get("uuid") for g in _rows(run, "gpus")),
+        exit_code=_whole(run, "exit_code"),
+        steps=_whole(steps, "count") or 0,
+        warmup_excluded=_whole(steps, "warmup_excluded") or 0,
+        step_median_ms=_number(steps, "median_ms"),
+        step_p95_ms=_number(steps, "p95_ms"),
+        samples_per_s=_number(steps, "samples_per_s"),
         whole=_times(window.whole) if window is not None else _of_report(report),
         steady=None if window is None else _times(window.totals),
         stretches_ms=() if window is None or reader is None else _stretches(window, reader),
         exposed_ms={} if window is None else _exposed(window.totals),
         syncs=None if window is None else _syncs(window),
-        gpu_busy=report["gpu"]["busy_share"],
-        util_mean=report["gpu"]["util_mean"],
-        peak_allocated=memory["peak_allocated"],
-        peak_reserved=memory["peak_reserved"],
-        peak_basis=memory["basis"],
+        gpu_busy=_number(gpu, "busy_share"),
+        util_mean=_number(gpu, "util_mean"),
+        peak_allocated=_whole(memory, "peak_allocated"),
+        peak_reserved=_whole(memory, "peak_reserved"),
+        peak_basis=_text(memory, "basis") or "",
         verdict=_verdict(report),
         settings=tuple(settings.words(setting) for setting in became),
-        changes_results=tuple(run["changes_results"]),
-        what_if=tuple(str(label) for label in known.get("what_if") or ()),
+        changes_results=_texts(run.get("changes_results")),
+        what_if=_texts(known.get("what_if")),
     )
+
+
+def readable(report: object) -> bool:
+    """Whether something is a report that can be compared, of whatever release of schema 1."""
+    if not isinstance(report, Mapping) or report.get("schema") != SCHEMA:
+        return False
+    parts = [report.get(key) for key in ("run", "steps", "time", "gpu", "memory")]
+    return all(isinstance(part, Mapping) for part in parts)
 
 
 def _times(totals: Totals) -> Times | None:
@@ -161,16 +172,15 @@ def _times(totals: Totals) -> Times | None:
 
 def _of_report(report: Mapping[str, Any]) -> Times | None:
     """The whole run by its report: shares of the time from the first step to the last."""
-    time, steps = report["time"], report["steps"]["count"]
-    shares = time["shares"]
-    if time["training_s"] is None or not steps or all(v is None for v in shares.values()):
+    time = _mapping(report.get("time"))
+    shares = _mapping(time.get("shares"))
+    known = {label: share for label in LABELS if (share := _number(shares, label)) is not None}
+    training_s, steps = _number(time, "training_s"), _whole(_mapping(report.get("steps")), "count")
+    if not training_s or not steps or not known:
         return None
-    step_ms = time["training_s"] * 1e3 / steps
-    return Times(
-        steps=steps,
-        step_ms=step_ms,
-        phases_ms={label: (shares[label] or 0.0) * step_ms for label in LABELS},
-    )
+    step_ms = training_s * 1e3 / steps
+    phases = {label: known.get(label, 0.0) * step_ms for label in LABELS}
+    return Times(steps=steps, step_ms=step_ms, phases_ms=phases)
 
 
 def _stretches(window: Window, reader: RunReader) -> tuple[float, ...]:
@@ -208,15 +218,41 @@ def _syncs(window: Window) -> float | None:
 
 
 def _verdict(report: Mapping[str, Any]) -> str:
-    found = report["verdict"]
-    if found is None:
-        return str(report["status"]).replace("-", " ")
-    refined = found["refined"]
-    return str(refined if refined and refined != found["id"] else found["id"])
+    found = _mapping(report.get("verdict"))
+    named = _text(found, "refined") or _text(found, "id")
+    return named or (_text(report, "status") or "").replace("-", " ")
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-__all__ = ["RunSide", "Times", "side"]
+def _rows(of: Mapping[str, Any], key: str) -> list[Any]:
+    value = of.get(key)
+    return value if isinstance(value, list) else []
+
+
+def _text(of: Mapping[str, Any], key: str) -> str | None:
+    value = of.get(key)
+    return value if isinstance(value, str) and value else None
+
+
+def _texts(values: Any) -> tuple[str, ...]:
+    if not isinstance(values, Iterable) or isinstance(values, str):
+        return ()
+    return tuple(value for value in values if isinstance(value, str))
+
+
+def _number(of: Mapping[str, Any], key: str) -> float | None:
+    value = of.get(key)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _whole(of: Mapping[str, Any], key: str) -> int | None:
+    value = of.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+__all__ = ["RunSide", "Times", "readable", "side"]
