@@ -151,9 +151,9 @@ def options_for(target: Target, given: Mapping[str, Any]) -> Options:
     Raises:
         UsageProblem: A ``--set`` makes no sense.
     """
-    from gputop_train.launch.options import Options, parse_setting
+    from gputop_train.launch.options import Options, parse_settings
 
-    settings = tuple(parse_setting(text) for text in given["settings"])
+    settings = parse_settings(given["settings"])
     return Options(
         target=target,
         tui=wants_screen(no_tui=given["no_tui"], json_path=given["json_path"]),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import gputop_train
+from gputop_train.launch.options import Setting
 
+#: Where the options of torch's CUDA allocator are read from; the first one goes before the second.
+ALLOCATOR_NAMES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 #: What keeps progress bars and colour alive although stdout is a file: Rich reads the two switches
 #: (https://rich.readthedocs.io/en/stable/console.html), tqdm and argparse read the size.
 _TERMINAL_LINES = {"FORCE_COLOR": "1", "TTY_COMPATIBLE": "1"}
@@ -19,6 +22,7 @@ def script_environment(
     *,
     lines: bool,
     terminal: tuple[int, int] | None,
+    settings: Sequence[Setting] = (),
 ) -> dict[str, str]:
     """Return the environment of the script.
 
@@ -28,8 +32,9 @@ def script_environment(
         lines: Add the lines for unbuffered output and colour (not with ``--no-env``).
         terminal: Columns and lines of the terminal that shows the output; ``None`` when it goes to
             a file or a pipe, where a script without us would find no terminal and no colour either.
+        settings: Those of ``--set``; two of them are read from the environment, before any code.
     """
-    result = dict(environ)
+    result = {**environ, **_of_settings(environ, settings)}
     inherited = environ.get("PYTHONPATH", "")
     result["PYTHONPATH"] = os.pathsep.join(filter(None, (str(probe_dir), inherited)))
     if not lines:
@@ -43,6 +48,31 @@ def script_environment(
         result.setdefault("COLUMNS", str(terminal[0]))
         result.setdefault("LINES", str(terminal[1]))
     return result
+
+
+def _of_settings(environ: Mapping[str, str], settings: Sequence[Setting]) -> dict[str, str]:
+    """Return the lines that ``omp_threads`` and ``expandable_segments`` need."""
+    lines: dict[str, str] = {}
+    for setting in settings:
+        if setting.key == "omp_threads":
+            lines |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(setting.value))
+        elif setting.key == "expandable_segments":
+            lines |= _allocator(environ, on=setting.value is True)
+    return lines
+
+
+def _allocator(environ: Mapping[str, str], *, on: bool) -> dict[str, str]:
+    """Return the allocator's options with ``expandable_segments`` among them.
+
+    Under both names: torch reads the second one up to 2.9 and warns of it from then on, unless
+    there is the first. Options that say otherwise are left alone, and the probe tells that
+    (https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage).
+    """
+    given = environ.get(ALLOCATOR_NAMES[0]) or environ.get(ALLOCATOR_NAMES[1]) or ""
+    if "expandable_segments" in given or "backend:cuda" in given.replace(" ", ""):
+        return {}
+    options = ",".join(filter(None, (given.strip(" ,"), f"expandable_segments:{on}")))
+    return dict.fromkeys(ALLOCATOR_NAMES, options)
 
 
 def supervisor_environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -39,7 +39,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One ``--set``: an override the probe applies where the object is constructed.
+    """One ``--set``: an override the probe applies in the script's process.
 
     Attributes:
         loader: ``FILE:LINE`` of the one loader meant; ``None`` means the one that feeds training.
@@ -135,15 +135,34 @@ WHAT_IFS: Mapping[str, int | bool] = {
     "no_eval": True,
 }
 
-#: Overrides the probe knows: the type of the value, and whether the results of a seeded run change
-#: with it. Workers draw their own random numbers, so random augmentation differs with their number.
+#: Settings: the type of the value, and whether the results of a seeded run change with it. Workers
+#: draw their own random numbers, and those that persist are not seeded anew for each epoch; the
+#: rest of those marked change how numbers are rounded.
 SETTINGS: Mapping[str, tuple[type, bool]] = {
     "num_workers": (int, True),
     "batch_size": (int, True),
     "prefetch_factor": (int, False),
     "pin_memory": (bool, False),
-    "persistent_workers": (bool, False),
+    "persistent_workers": (bool, True),
+    "non_blocking": (bool, False),
+    "tf32": (bool, True),
+    "bf16": (bool, True),
+    "cudnn_benchmark": (bool, True),
+    "compile": (bool, True),
+    "fused": (bool, True),
+    "expandable_segments": (bool, False),
+    "omp_threads": (int, True),
 }
+#: Those of one loader, which may be named by the line that builds it.
+LOADER_SETTINGS = frozenset(
+    ("num_workers", "batch_size", "prefetch_factor", "pin_memory", "persistent_workers")
+)
+#: Modes ``compile`` takes besides on; names of ``torch.compile``.
+COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+#: What can be switched on for a script and not off: what it does itself is its own code.
+_ONLY_ON = frozenset(("non_blocking", "bf16", "compile"))
+#: Largest whole number taken; far above any use, so that a slip of the keyboard is told.
+_MOST = {"num_workers": 1024, "prefetch_factor": 1024, "omp_threads": 4096, "batch_size": 1 << 24}
 _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True}
 _BOOLEANS |= {"false": False, "no": False, "off": False, "0": False}
 
@@ -158,9 +177,19 @@ def parse_setting(text: str) -> Setting:
     if not equals or not name:
         raise UsageProblem(f"--set {text} has no value. Write it as --set num_workers=4.")
     key, at, place = name.partition("@")
+    if key in WHAT_IFS:
+        raise UsageProblem(
+            f"--set {key} is not a setting: only a trial may do that, since what is trained is "
+            f"useless then. Write gputop-train trial --what-if {key} SCRIPT."
+        )
     if key not in SETTINGS:
         known = ", ".join(SETTINGS)
         raise UsageProblem(f"--set does not know {key!r}. It can set: {known}.")
+    if at and key not in LOADER_SETTINGS:
+        raise UsageProblem(
+            f"--set {text} names a line, but {key} is a setting of the whole process. "
+            f"Write it as --set {key}={raw.strip()}."
+        )
     if at and not (place.rpartition(":")[0] and place.rpartition(":")[2].isdigit()):
         raise UsageProblem(
             f"--set {text} does not name a line. Write it as --set {key}@train.py:41=4."
@@ -168,21 +197,50 @@ def parse_setting(text: str) -> Setting:
     return Setting(key, _value(key, raw.strip()), place or None)
 
 
+def parse_settings(texts: Sequence[str]) -> tuple[Setting, ...]:
+    """Parse every ``--set`` of a command line.
+
+    Raises:
+        UsageProblem: One makes no sense, or two give the same setting.
+    """
+    settings = tuple(parse_setting(text) for text in texts)
+    labels = [setting.label for setting in settings]
+    twice = next((label for label in labels if labels.count(label) > 1), None)
+    if twice is not None:
+        raise UsageProblem(f"--set {twice} is given twice. Keep one of them.")
+    return settings
+
+
 def _value(key: str, raw: str) -> SettingValue:
-    wanted = SETTINGS[key][0]
-    if wanted is bool:
-        if raw.lower() not in _BOOLEANS:
-            raise UsageProblem(f"--set {key} is on or off, not {raw!r}. Write {key}=true.")
-        return _BOOLEANS[raw.lower()]
+    if SETTINGS[key][0] is bool:
+        return _switch(key, raw)
     try:
         number = int(raw)
     except ValueError:
         raise UsageProblem(
             f"--set {key} takes a whole number, not {raw!r}. Write {key}=4."
         ) from None
-    if number < (0 if key == "num_workers" else 1):
-        raise UsageProblem(f"--set {key}={number} is out of range. Give a positive number.")
+    least = 0 if key == "num_workers" else 1
+    if not least <= number <= _MOST[key]:
+        raise UsageProblem(
+            f"--set {key}={number} is out of range. Give a number from {least} to {_MOST[key]:,}."
+        )
     return number
+
+
+def _switch(key: str, raw: str) -> bool | str:
+    if key == "compile" and raw in COMPILE_MODES:
+        return raw
+    value = _BOOLEANS.get(raw.lower())
+    if value is None:
+        modes = f", or a mode: {', '.join(COMPILE_MODES)}" if key == "compile" else ""
+        raise UsageProblem(f"--set {key} is on or off, not {raw!r}. Write {key}=true{modes}.")
+    if not value and key in _ONLY_ON:
+        raise UsageProblem(
+            f"--set {key} can be switched on, not off: what the script does itself is left to it. "
+            f"Leave --set {key} out."
+        )
+    return value
 
 
 def changed_results(settings: Sequence[Setting]) -> list[str]:

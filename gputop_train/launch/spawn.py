@@ -20,9 +20,11 @@ from typing import Any
 
 from gputop_train import __version__, paths
 from gputop_train.launch import identity, runfile, shim
+from gputop_train.launch.diversion.way import Way, way
 from gputop_train.launch.environment import script_environment, supervisor_environment
 from gputop_train.launch.identity import ProcessId
 from gputop_train.launch.interpreter import CommandProblem, choose_interpreter, find_command
+from gputop_train.launch.offline import offline_environment
 from gputop_train.launch.options import Options, changed_results, probe_config
 from gputop_train.launch.probe_dir import install_probe
 from gputop_train.launch.secrets import mask_arguments
@@ -34,6 +36,10 @@ class LaunchError(Exception):
     def __init__(self, message: str, code: int = 125) -> None:
         super().__init__(message)
         self.code = code
+
+
+class WorldError(LaunchError):
+    """The leg of a trial cannot get the world of its own that ``guard="overlay"`` asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +99,7 @@ def launch(options: Options, command: Command, environ: Mapping[str, str]) -> La
     Raises:
         LaunchError: A directory cannot be made, the disk is full or the command cannot be run.
             Nothing has run then, and nothing of the run is left on the disk.
+        WorldError: The same, since a leg of a trial cannot have its overlay.
     """
     run_dir, ring_dir = _make_directories(options)
     try:
@@ -145,13 +152,17 @@ def _launch_in(
         paths_.probe_dir,
         lines=options.env_lines,
         terminal=_terminal_size(options),
+        settings=options.settings,
     )
+    if options.trial is not None:
+        child_environ |= offline_environment(options.trial)
     log = paths.open_private_file(paths_.output_log, os.O_WRONLY | os.O_APPEND)
-    try:
-        threshold = _start_shim(run_dir, command, child_environ, log, keep_stdin=not options.tui)
-    finally:
-        os.close(log)
-    with threshold:
+    with way(options.trial, command.executable, command.argv, (run_dir, ring_dir)) as entry:
+        try:
+            threshold = _start_shim(run_dir, entry, child_environ, log, keep_stdin=not options.tui)
+        finally:
+            os.close(log)
+        _see_off(threshold, run, reserved, command, entry)
         child = threshold.child()
         run["shim"] = {
             "pid": threshold.shim_pid,

@@ -81,7 +81,7 @@ def _run(
     wall_s: float | None,
 ) -> dict[str, Any]:
     attempts = reader.meta("attempts")
-    became = settings.outcomes(run, window.probe_states.values())
+    became = settings.outcomes(run, window.probe_states.values(), window.loaders)
     killed = [n.body.get("text") for n in reader.notes() if n.kind == "host-oom"]
     reason = (exit_ or {}).get("reason") or (killed[-1] if killed else None)
     if reason is None and _exit_code(exit_):

@@ -79,7 +79,7 @@ REPORT: dict[str, Any] = {
             {
                 "setting": TEXT,
                 "value": (NUMBER, TEXT, FLAG),
-                "status": Maybe(OneOf("applied", "refused", "no effect")),
+                "status": Maybe(OneOf("applied", "refused", "no effect", "inconclusive")),
                 "where": Each(TEXT),
                 "why": Maybe(TEXT),
                 "changes_results": FLAG,

@@ -40,6 +40,45 @@ class Cut:
     steps: int
 
 
+@dataclass(frozen=True, slots=True)
+class FirstLook:
+    """What the first leg showed of the script, for how long the others are to be.
+
+    Attributes:
+        step_ns: All its steps.
+        loaders: ``num_workers`` and ``prefetch_factor`` of those that feed training.
+        batches_per_step: Micro-batches of an optimizer step, mean.
+        ended_by_itself: The script was over before its steps were.
+    """
+
+    step_ns: tuple[int, ...]
+    loaders: tuple[Mapping[str, Any], ...]
+    batches_per_step: float
+    ended_by_itself: bool
+
+
+def first_look(run_dir: Path, report: Mapping[str, Any] | None) -> FirstLook:
+    """Look over a leg's run.
+
+    Raises:
+        StoreError: Its store cannot be read.
+    """
+    run = runfile.read_json(run_dir / "run.json") or {}
+    with RunReader(store_path(run_dir, run)) as reader:
+        rank = min(reader.ranks(), default=0)
+        steps = reader.steps(rank=rank)
+        loaders = [ld for ld in reader.loaders(rank) if ld.feeds_training]
+    stopped_by = ((report or {}).get("run") or {}).get("stopped_by")
+    return FirstLook(
+        step_ns=tuple(step.wall_ns for step in steps),
+        loaders=tuple(
+            {"num_workers": ld.num_workers, "prefetch_factor": ld.prefetch_factor} for ld in loaders
+        ),
+        batches_per_step=fmean(step.micro for step in steps) if steps else 1.0,
+        ended_by_itself=stopped_by is None,
+    )
+
+
 def read_leg(
     run_dir: Path, arm: Arm, cut: Cut, ended: Exit | None, *, refusal: str | None = None
 ) -> LegResult:
@@ -207,6 +246,8 @@ def _took_effect(
     refused: list[str] = []
     doubtful: list[str] = []
     for outcome in settings.outcomes(run, states.values()):
+        if outcome["setting"].startswith("what_if:"):  # judged below, by the arm's own
+            continue
         shown = f"{outcome['setting']}={outcome['value']}"
         if outcome["status"] in (settings.REFUSED, settings.NO_EFFECT):
             word = "was refused" if outcome["status"] == settings.REFUSED else "had no effect"

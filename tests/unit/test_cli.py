@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from gputop_train import cli
+from gputop_train.launch.environment import ALLOCATOR_NAMES, script_environment
 from gputop_train.launch.options import (
     Setting,
     Target,
     UsageProblem,
     changed_results,
     parse_setting,
+    parse_settings,
     split_command_line,
 )
 
@@ -72,6 +75,11 @@ def test_nothing_behind_the_separator_is_a_usage_error(given: list[str]) -> None
         ("pin_memory=true", Setting("pin_memory", True)),
         ("persistent_workers=off", Setting("persistent_workers", False)),
         ("num_workers=0", Setting("num_workers", 0)),
+        ("tf32=true", Setting("tf32", True)),
+        ("fused=false", Setting("fused", False)),
+        ("compile=yes", Setting("compile", True)),
+        ("compile=reduce-overhead", Setting("compile", "reduce-overhead")),
+        ("omp_threads=8", Setting("omp_threads", 8)),
     ],
 )
 def test_a_setting_has_a_typed_value_and_perhaps_a_place(text: str, setting: Setting) -> None:
@@ -81,11 +89,52 @@ def test_a_setting_has_a_typed_value_and_perhaps_a_place(text: str, setting: Set
 @pytest.mark.parametrize(
     "text",
     ["num_workers", "=4", "nonsense=4", "num_workers=four", "num_workers=-1", "batch_size=0",
-     "pin_memory=maybe", "num_workers@train.py=4", "num_workers@:41=4"],
+     "pin_memory=maybe", "num_workers@train.py=4", "num_workers@:41=4", "num_workers=4000",
+     "tf32@train.py:3=true", "omp_threads=0", "compile=fast", "compile=false", "bf16=off",
+     "tf32=reduce-overhead", "prefetch_factor=0", "replay_batch=8"],
 )  # fmt: skip
 def test_a_setting_that_makes_no_sense_is_refused(text: str) -> None:
     with pytest.raises(UsageProblem):
         parse_setting(text)
+
+
+def test_a_setting_that_is_given_twice_is_refused() -> None:
+    with pytest.raises(UsageProblem, match="twice"):
+        parse_settings(["num_workers=2", "pin_memory=1", "num_workers=4"])
+    assert len(parse_settings(["num_workers=2", "num_workers@a.py:3=4"])) == 2
+
+
+def test_a_what_if_is_no_setting_of_an_ordinary_run() -> None:
+    with pytest.raises(UsageProblem, match="only a trial"):
+        parse_setting("no_eval=true")
+
+
+def allocator(environ: dict[str, str], *texts: str) -> set[str | None]:
+    found = script_environment(
+        environ, Path("/p"), lines=False, terminal=None, settings=parse_settings(texts)
+    )
+    return {found.get(name) for name in ALLOCATOR_NAMES}
+
+
+def test_expandable_segments_join_the_allocator_options_that_are_there() -> None:
+    given = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:128,"}
+    asked = "expandable_segments=true"
+    assert allocator({}, asked) == {"expandable_segments:True"}
+    assert allocator(given, asked) == {"max_split_size_mb:128,expandable_segments:True"}
+    assert allocator(given) == {"max_split_size_mb:128,", None}
+
+
+@pytest.mark.parametrize("said", ["expandable_segments:False", "backend:cudaMallocAsync"])
+def test_allocator_options_that_say_otherwise_are_left_alone(said: str) -> None:
+    given = {"PYTORCH_ALLOC_CONF": said}
+    assert allocator(given, "expandable_segments=true") == {said, None}
+
+
+def test_threads_are_set_for_every_library_that_reads_them() -> None:
+    found = script_environment(
+        {}, Path("/p"), lines=False, terminal=None, settings=parse_settings(["omp_threads=3"])
+    )
+    assert (found["OMP_NUM_THREADS"], found["MKL_NUM_THREADS"]) == ("3", "3")
 
 
 def test_settings_that_change_what_is_computed_are_marked() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gputop_train.model import Loader
 from gputop_train.report import settings
 
 
@@ -31,6 +32,45 @@ def test_a_refused_setting_says_why_and_changes_nothing():
     assert (found["status"], found["changes_results"]) == ("refused", False)
     assert settings.words(found) == "num_workers=2 (refused at train.py:41: it reads a stream)"
     assert settings.mark(found) == "num_workers=2 (refused)"
+
+
+def test_an_applied_setting_may_carry_a_remark():
+    found = outcome(rows=[row(why="2 workers on 1 CPU")], changing=False)
+    assert settings.words(found) == "num_workers=2 (applied at train.py:41: 2 workers on 1 CPU)"
+
+
+def test_a_setting_of_the_process_has_no_place():
+    found = outcome("tf32", True, [row("tf32", True, None)])
+    assert settings.words(found) == "tf32=True (applied, changes results)"
+
+
+def test_what_a_place_was_typed_as_decides_where_the_probe_tells_it():
+    told = {**row(loader="train.py:41"), "named": None}
+    assert outcome("num_workers@train.py:41", rows=[told])["status"] == "no effect"
+    assert outcome("num_workers", rows=[told])["status"] == "applied"
+
+
+def test_a_place_without_a_loader_is_told_with_the_lines_of_those_there_are():
+    loader = Loader(0, 1, "/a/train.py", 12, "", "", 0, 8, False, False, None, False)
+    run = {"overrides": {"num_workers@train.py:7": 2, "batch_size": 4}}
+    named, unnamed = settings.outcomes(run, [{"overrides": []}], [loader])
+    assert named["why"] == "no DataLoader was built at train.py:7, but at train.py:12"
+    assert "train.py:12" in unnamed["why"]
+
+
+@pytest.mark.parametrize(
+    ("label", "value", "status", "shown"),
+    [
+        ("replay_batch=8", 8, "applied", "what_if:replay_batch=8 (changes results)"),
+        ("no_eval", True, "inconclusive", "what_if:no_eval=True (inconclusive)"),
+        ("skip_checkpoint", True, None, "what_if:skip_checkpoint=True (no effect)"),
+    ],
+)
+def test_a_what_if_is_a_setting_of_its_own_name(label, value, status, shown):
+    told = {"key": label.split("=")[0], "value": value, "place": "a.py:3", "status": status}
+    rows = [] if status is None else [{**told, "why": "it met a NaN"}]
+    (found,) = settings.outcomes({"what_if": [label]}, [{"what_if": rows}])
+    assert settings.mark(found) == shown
 
 
 @pytest.mark.parametrize(
