@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gputop_train import __version__
+from gputop_train.script_command import ScriptCommand
 
 if TYPE_CHECKING:
     from gputop_train.launch.options import Options, Target
@@ -69,9 +70,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _dispatch(given: list[str]) -> int:
     if sys.platform != "linux":
         return _complain("gputop-train runs on Linux only. Run it on the machine that trains.", 1)
-    if given and given[0] in commands():
-        return _run(commands()[given[0]], given[1:], f"gputop-train {given[0]}", None)
-    return _launch(given)
+    known = commands()
+    if not given or given[0] not in known:
+        # Nothing typed at all is a person who wants to know what to type.
+        return _with_target(launch_command, given or ["--help"], "gputop-train")
+    command, called = known[given[0]], f"gputop-train {given[0]}"
+    if isinstance(command, ScriptCommand):
+        return _with_target(command, given[1:], called)
+    return _run(command, given[1:], called, None)
 
 
 def _run(command: click.Command, given: list[str], called: str, target: Target | None) -> int:
@@ -84,12 +90,13 @@ def _run(command: click.Command, given: list[str], called: str, target: Target |
     return int(result or 0)
 
 
-def _launch(given: list[str]) -> int:
+def _with_target(command: click.Command, given: list[str], called: str) -> int:
+    """Run a command that launches something; from that on, nothing typed is ours."""
     from gputop_train.launch.options import UsageProblem, split_command_line
 
     valued = {
         name
-        for option in launch_command.params
+        for option in command.params
         if isinstance(option, click.Option) and not option.is_flag and not option.is_eager
         for name in option.opts
     }
@@ -97,8 +104,7 @@ def _launch(given: list[str]) -> int:
         own, target = split_command_line(given, valued)
     except UsageProblem as problem:
         return _complain(str(problem), 2)
-    # Nothing typed at all is a person who wants to know what to type.
-    return _run(launch_command, own if given else ["--help"], "gputop-train", target)
+    return _run(command, own, called, target)
 
 
 @click.command(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gputop_train import check_commands
+from gputop_train import check_commands, trial_commands
 from gputop_train.cli import launch_command, options_for, run_front, wants_screen
 
 if TYPE_CHECKING:
@@ -387,4 +387,4 @@ demo.params[1:1] = [
 COMMANDS: dict[str, click.Command] = {
     command.name or "": command for command in (attach, runs, replay, report, apply_, explain, demo)
 }
-COMMANDS |= check_commands.COMMANDS
+COMMANDS |= trial_commands.COMMANDS | check_commands.COMMANDS

@@ -1,0 +1,208 @@
+"""``gputop-train trial``: bounded runs of a script with and without a change."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gputop_train.script_command import ScriptCommand
+
+if TYPE_CHECKING:
+    from gputop_train.launch.options import Target
+    from gputop_train.trial.plan import Plan
+    from gputop_train.trial.standing import Standing
+
+_ROOT_HELP = "Where runs and trials are kept."
+_COLUMNS = 100
+
+
+@click.command(
+    cls=ScriptCommand,
+    options_metavar="[OPTIONS] SCRIPT [ARGS]... | -m MODULE [ARGS]... | -- COMMAND [ARGS]...",
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="K=V[,K=V]",
+    help="A candidate: these settings, such as num_workers=4. Each --set is one more.",
+)
+@click.option(
+    "--what-if",
+    "what_ifs",
+    multiple=True,
+    metavar="K[=N]",
+    help="A candidate that falsifies training to learn from it: replay_batch, sync_every=N, "
+    "skip_checkpoint, no_eval.",
+)
+@click.option(
+    "--search",
+    type=click.Choice(["workers", "batch", "suggestions"]),
+    help="Let candidates be found. Without --set and --what-if: suggestions.",
+)
+@click.option(
+    "--steps", type=click.IntRange(min=10), metavar="N", help="Measured steps of a leg (60)."
+)
+@click.option("--warmup", type=click.IntRange(min=1), metavar="W", help="Steps before them.")
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Pairs of legs for each candidate; without it, until the result is clear.",
+)
+@click.option(
+    "--max-minutes",
+    type=click.FloatRange(min=0, min_open=True),
+    default=10.0,
+    show_default=True,
+    metavar="M",
+    help="What it may take in all.",
+)
+@click.option(
+    "--price-per-hour",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="P",
+    help="What this machine costs, for the cost of a million samples.",
+)
+@click.option("--json", "json_path", metavar="FILE", help="Write the result; - is stdout.")
+@click.option("--run-root", metavar="DIR", help=_ROOT_HELP)
+@click.option("--name", metavar="NAME", help="A name for the trial; named trials are never pruned.")
+@click.option("--python", metavar="PATH", help="The interpreter that runs the script.")
+@click.option(
+    "--guard",
+    type=click.Choice(["auto", "overlay", "refuse"]),
+    default="auto",
+    show_default=True,
+    help="How your files are kept as they are: writes diverted, or refused.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Of every leg.")
+@click.option("--id", "trial_id", metavar="ID", hidden=True)
+@click.option("--ascii", "ascii_only", is_flag=True, help="Draw with ASCII characters only.")
+@click.pass_context
+def trial(ctx: click.Context, /, **given: Any) -> int:
+    """Run a script with and without a change, turn by turn, and say what the change brings.
+
+    No file that exists before a trial is changed by it.
+    """
+    target: Target | None = ctx.obj
+    if target is None:
+        raise click.UsageError("There is nothing to run: name a script, -m MODULE or -- COMMAND.")
+    asked = _plan(target, given)
+    json_path: str | None = given["json_path"]
+    if json_path not in (None, "-"):
+        _check_json_path(Path(str(json_path)))
+    return _run(asked, json_path, trial_id=given["trial_id"], ascii_only=given["ascii_only"])
+
+
+def _plan(target: Target, given: dict[str, Any]) -> Plan:
+    from gputop_train.trial.plan import Plan, parse_arms
+
+    arms = parse_arms(given["settings"], given["what_ifs"])
+    search = given["search"]
+    if arms and search:
+        raise click.UsageError("--search finds candidates: give it alone, or name them with --set.")
+    return Plan(
+        target=target,
+        arms=arms,
+        search=search if arms or search else "suggestions",
+        steps=given["steps"],
+        warmup=given["warmup"],
+        rounds=given["rounds"],
+        max_minutes=given["max_minutes"],
+        guard=given["guard"],
+        seed=given["seed"],
+        python=given["python"],
+        run_root=given["run_root"],
+        name=given["name"],
+        price_per_hour=given["price_per_hour"],
+    )
+
+
+def _check_json_path(path: Path) -> None:
+    if path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
+        raise click.UsageError(
+            f"The result cannot be written to {path}. Give --json a file in a directory that "
+            "exists and is writable."
+        )
+
+
+def _run(asked: Plan, json_path: str | None, *, trial_id: str | None, ascii_only: bool) -> int:
+    from gputop_train import paths
+    from gputop_train.launch.interpreter import CommandProblem
+    from gputop_train.launch.spawn import LaunchError
+    from gputop_train.launch.streams import Voice
+    from gputop_train.trial import store
+    from gputop_train.trial.interrupts import Interrupts
+    from gputop_train.trial.runner import Runner
+
+    voice = Voice()
+    root = paths.run_root(asked.run_root)
+    _let_go_of_stdin()
+    with Interrupts() as interrupts:
+        try:
+            place = store.make(root, trial_id)
+            runner = Runner(asked, place, dict(os.environ), interrupts, voice.say)
+            voice.say(f"trial {place.id} of {asked.target.name}; it is kept in {place.trial_dir}")
+            try:
+                standing = runner.run()
+            finally:
+                with contextlib.suppress(OSError):
+                    store.prune(root)
+        except store.TrialStoreError as problem:
+            raise click.ClickException(str(problem)) from None
+        except (CommandProblem, LaunchError) as problem:
+            voice.say(str(problem))
+            return problem.code
+        _show(standing, json_path, ascii_only=ascii_only)
+        _deliver(standing, json_path, voice)
+        if standing.problem is not None:
+            voice.say(standing.problem)
+        if standing.state == "stopped":
+            return interrupts.exit_code
+        return 1 if standing.state == "failed" else 0
+
+
+def _let_go_of_stdin() -> None:
+    """Legs read nothing: what is on stdin can be read once, and legs are many."""
+    null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    os.dup2(null, 0)
+    os.close(null)
+
+
+def _show(standing: Standing, json_path: str | None, *, ascii_only: bool) -> None:
+    """Print the table and what it means, on stdout unless the JSON goes there."""
+    from rich.console import Console
+
+    from gputop_train.launch.streams import speaks_utf8
+    from gputop_train.report.format import to_ascii
+    from gputop_train.trial.table import table
+
+    body = standing.body()
+    if not standing.baseline_legs:
+        return
+    ascii_only = ascii_only or not speaks_utf8()
+    stream = sys.stderr if json_path == "-" else sys.stdout
+    width = shutil.get_terminal_size((_COLUMNS, 24)).columns
+    console = Console(file=stream, width=width, highlight=False)
+    console.print(table(body["table"], width=width, ascii_only=ascii_only))
+    for sentence in [c["sentence"] for c in body["candidates"]] + [body["stop_hint"] or ""]:
+        if sentence:
+            told = to_ascii(sentence) if ascii_only else sentence
+            console.print(told, markup=False, soft_wrap=False)
+
+
+def _deliver(standing: Standing, json_path: str | None, voice: Any) -> None:
+    from gputop_train.launch.ending import deliver
+    from gputop_train.trial import store
+
+    if json_path is not None:
+        deliver(store.plain(standing.body()), json_path, voice)
+
+
+COMMANDS: dict[str, click.Command] = {"trial": trial}
