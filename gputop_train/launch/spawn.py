@@ -27,6 +27,7 @@ from gputop_train.launch.interpreter import CommandProblem, choose_interpreter, 
 from gputop_train.launch.offline import offline_environment
 from gputop_train.launch.options import Options, changed_results, probe_config
 from gputop_train.launch.probe_dir import install_probe
+from gputop_train.launch.runfile import ReservedFile
 from gputop_train.launch.secrets import mask_arguments
 
 
@@ -162,7 +163,16 @@ def _launch_in(
             threshold = _start_shim(run_dir, entry, child_environ, log, keep_stdin=not options.tui)
         finally:
             os.close(log)
-        _see_off(threshold, run, reserved, command, entry)
+        child = _see_off(threshold, run, reserved, command, entry)
+    supervisor_pid = start_supervisor(run_dir, environ)
+    return Launched(run_dir, run, child, threshold.shim_pid, supervisor_pid)
+
+
+def _see_off(
+    threshold: _Threshold, run: dict[str, Any], reserved: ReservedFile, command: Command, entry: Way
+) -> ProcessId:
+    """Write down who the child is, then let it become the command."""
+    with threshold:
         child = threshold.child()
         run["shim"] = {
             "pid": threshold.shim_pid,
@@ -177,8 +187,13 @@ def _launch_in(
         run["started_wall_ns"], run["started_mono_ns"] = time.time_ns(), time.monotonic_ns()
         runfile.commit_run_json(reserved, run)
         threshold.go(command)
-    supervisor_pid = start_supervisor(run_dir, environ)
-    return Launched(run_dir, run, child, threshold.shim_pid, supervisor_pid)
+        failed = entry.failure()
+    if failed is None:
+        return child
+    os.waitpid(threshold.shim_pid, 0)
+    if "world" in failed:
+        raise WorldError(f"Its changes cannot be kept apart: {failed['world']}.")
+    raise _cannot_execute(command, int(failed.get("exec") or 0))
 
 
 def _describe(run_dir: Path, ring_dir: Path, options: Options, command: Command) -> dict[str, Any]:
@@ -283,16 +298,20 @@ class _Threshold:
         if failed:
             code = int(failed)
             os.waitpid(self.shim_pid, 0)
-            raise LaunchError(
-                f"{command.executable} cannot be executed: {os.strerror(code)}. "
-                "Check that it is a program, or run it through its interpreter.",
-                127 if code == 2 else 126,
-            )
+            raise _cannot_execute(command, code)
+
+
+def _cannot_execute(command: Command, code: int) -> LaunchError:
+    return LaunchError(
+        f"{command.executable} cannot be executed: {os.strerror(code)}. "
+        "Check that it is a program, or run it through its interpreter.",
+        127 if code == 2 else 126,
+    )
 
 
 def _start_shim(
     run_dir: Path,
-    command: Command,
+    entry: Way,
     environ: Mapping[str, str],
     log: int,
     *,
@@ -310,7 +329,7 @@ def _start_shim(
             stdin=None if keep_stdin else subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            pass_fds=(*ours, *inherited_descriptors()),
+            pass_fds=(*ours, *entry.pass_fds, *inherited_descriptors()),
             start_new_session=True,
         )
     except OSError:
@@ -321,7 +340,7 @@ def _start_shim(
         for fd in ours:
             os.close(fd)
     process.returncode = 0  # the front reaps it by PID; this keeps subprocess from trying as well
-    items = (command.executable, *command.argv)
+    items = (entry.executable, *entry.argv)
     with contextlib.suppress(BrokenPipeError), os.fdopen(spec_write, "wb") as spec:
         spec.write(b"\0".join(map(os.fsencode, items)))
     return _Threshold(process.pid, status_read, go_write)
@@ -371,4 +390,12 @@ def start_supervisor(run_dir: Path, environ: Mapping[str, str]) -> int | None:
     return process.pid
 
 
-__all__ = ["Command", "LaunchError", "Launched", "launch", "resolve_command", "start_supervisor"]
+__all__ = [
+    "Command",
+    "LaunchError",
+    "Launched",
+    "WorldError",
+    "launch",
+    "resolve_command",
+    "start_supervisor",
+]

@@ -1,0 +1,41 @@
+"""What keeps a leg of a trial from telling the world: trackers write to scratch and upload nothing.
+
+Downloads stay possible: a script that fetches its data at the first start must find it. Uploads to
+the hub are stopped in the probe, where they are called, since no variable forbids them alone.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gputop_train.launch.options import TrialLeg
+
+#: Where trackers write, within the leg's scratch.
+OFFLINE_DIR = "offline"
+
+
+def offline_environment(leg: TrialLeg) -> dict[str, str]:
+    """Return the variables that send every known tracker offline and into the leg's scratch.
+
+    Sources: wandb "Environment variables", MLflow "Tracking URI", Comet
+    ``COMET_OFFLINE_DIRECTORY``, Neptune ``NEPTUNE_MODE``, ClearML ``CLEARML_OFFLINE_MODE``, SwanLab ``SWANLAB_MODE``.
+    """
+    place = Path(leg.scratch) / OFFLINE_DIR
+    variables = {
+        "WANDB_MODE": "offline",
+        "WANDB_DIR": str(place),
+        "MLFLOW_TRACKING_URI": (place / "mlruns").as_uri(),
+        "MLFLOW_REGISTRY_URI": (place / "mlruns").as_uri(),
+        "COMET_START_ONLINE": "0",
+        "COMET_OFFLINE_DIRECTORY": str(place),
+        "NEPTUNE_MODE": "offline",
+        "CLEARML_OFFLINE_MODE": "1",
+        "SWANLAB_MODE": "offline",
+        "SWANLAB_LOG_DIR": str(place / "swanlog"),
+        "DISABLE_TELEMETRY": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+    }
+    if leg.guard == "refuse":
+        # A cache of bytecode is a new file, and one replaced is a change to one that was there.
+        variables["PYTHONDONTWRITEBYTECODE"] = "1"
+    return variables
