@@ -49,20 +49,24 @@ class Layers:
         os.mkdir(made, 0o700)  # noqa: PTH102
         return made
 
-    def divert(self, lower: str, at: str, name: str, options: tuple[str, ...] = ()) -> bool:
+    def divert(
+        self, lower: str, at: str, name: str, options: tuple[str, ...] = (), *, over: str = ""
+    ) -> bool:
         """Mount at ``at`` what ``lower`` shows, its changes kept apart. People call it ``name``.
+
+        What ``over`` holds is shown in place of what ``lower`` has at the same path.
 
         Returns:
             Whether it could be done.
         """
         if len(self.diverted) + len(self.sealed) >= MAX_LAYERS:
             raise WorldProblem("there are too many mounts")
-        if self._overlay(lower, at, options):
+        if self._overlay([path for path in (over, lower) if path], at, options):
             self.diverted.append(name)
             return True
         if not self.diverted and not self.in_memory:
             self._move_to_memory()
-            return self.divert(lower, at, name, options)
+            return self.divert(lower, at, name, options, over=over)
         return False
 
     def seal(self, source: str, at: str, mount: Mount | None, name: str, *, deep: bool) -> None:
@@ -83,7 +87,7 @@ class Layers:
         libc.mount("none", at, "", libc.MS_BIND | libc.MS_REMOUNT | libc.MS_RDONLY | flags)
         self.sealed.append(name)
 
-    def _overlay(self, lower: str, at: str, options: tuple[str, ...]) -> bool:
+    def _overlay(self, lowers: list[str], at: str, options: tuple[str, ...]) -> bool:
         number = len(self.diverted)
         upper, work = f"{self._store}/upper-{number}", f"{self._store}/work-{number}"
         with contextlib.ExitStack() as open_:
@@ -91,17 +95,20 @@ class Layers:
                 for made in (upper, work):
                     with contextlib.suppress(FileExistsError):
                         os.mkdir(made, 0o700)  # noqa: PTH102
-                self._look_like(upper, lower)
+                self._look_like(upper, lowers[-1])
                 # By descriptor: a path may hold a comma or a colon, which part the options.
-                fds = [open_path(path) for path in (lower, upper, work)]
+                fds = [open_path(path) for path in (*lowers, upper, work)]
                 for fd in fds:
                     open_.callback(os.close, fd)
             except OSError:
                 return False
-            places = "lowerdir=/proc/self/fd/{},upperdir=/proc/self/fd/{},workdir=/proc/self/fd/{}"
+            below = ":".join(f"/proc/self/fd/{fd}" for fd in fds[:-2])
+            places = (
+                f"lowerdir={below},upperdir=/proc/self/fd/{fds[-2]},workdir=/proc/self/fd/{fds[-1]}"
+            )
             for variant in self._variants:
                 with contextlib.suppress(OSError):
-                    data = places.format(*fds) + variant
+                    data = places + variant
                     libc.mount("gputop-train", at, "overlay", flags_of(options), data)
                     return True
         return False

@@ -84,7 +84,7 @@ def way(
         yield Way(executable, tuple(argv))
         return
     scratch = Path(leg.scratch)
-    plan = write_plan(scratch, real)
+    plan = write_plan(scratch, real, leg.over)
     heard, told = os.pipe()
     door = (sys.executable or "python3", "-I", "-S", enter.__file__, str(plan), str(told))
     made = Way(door[0], (*door, executable, *argv), (told,), heard, [told])
@@ -95,7 +95,7 @@ def way(
         os.close(heard)
 
 
-def write_plan(scratch: Path, real: Sequence[Path]) -> Path:
+def write_plan(scratch: Path, real: Sequence[Path], over: Sequence[tuple[str, str]] = ()) -> Path:
     """Write what ``world.enter`` wants to know into a leg's scratch directory.
 
     Raises:
@@ -107,6 +107,7 @@ def write_plan(scratch: Path, real: Sequence[Path]) -> Path:
         "store": str(store.resolve()),
         "real": [str(scratch), *map(str, real)],
         "memory_bytes": memory_bytes(),
+        "over": [list(pair) for pair in over],
         "result": str(scratch / RESULT),
     }
     plan = scratch / PLAN

@@ -30,8 +30,9 @@ def enter(plan: Mapping[str, Any]) -> dict[str, Any]:
     """Put this process, which must have one thread, into the world ``plan`` describes.
 
     Args:
-        plan: ``store`` (private directory for what is changed), ``real`` (paths that stay real) and
-            ``memory_bytes`` (the most that is kept in memory where no disk can keep it).
+        plan: ``store`` (private directory for what is changed), ``real`` (paths that stay real),
+            ``memory_bytes`` (the most that is kept in memory where no disk can keep it) and
+            ``over`` (pairs of a place and a directory that is shown over it: ``TrialLeg.over``).
 
     Returns:
         ``{"mnt", "diverted", "sealed", "in_memory"}``; ``mnt`` names the mount namespace.
@@ -52,12 +53,15 @@ def enter(plan: Mapping[str, Any]) -> dict[str, Any]:
     layers = Layers(str(plan["store"]), int(plan["memory_bytes"]), privileged=privileged)
     with contextlib.ExitStack() as open_:
         kept = [(path, open_path(path)) for path in map(os.path.realpath, plan["real"])]
+        laid = [(path, open_path(path), over) for path, over in _laid_over(plan)]
         met = [(path, open_path(path)) for path in _meetings(mounts, [p for p, _ in kept])]
-        for _, fd in (*kept, *met):
+        for fd in [fd for _, fd in (*kept, *met)] + [fd for _, fd, _ in laid]:
             open_.callback(os.close, fd)
         try:
             root = _stack(layers, mounts) if privileged else _split(layers, mounts, cwd)
             _check_place(cwd, mounts, layers)
+            for path, fd, over in laid:
+                _lay_over(layers, mounts, root, path, f"/proc/self/fd/{fd}", over)
             for path, fd in kept:
                 libc.mount(f"/proc/self/fd/{fd}", root + path, "", libc.MS_BIND)
             libc.mount("tmpfs", root + str(plan["store"]), "tmpfs", libc.MS_RDONLY, "size=4k")
@@ -163,6 +167,30 @@ def _cover(layers: Layers, mounts: list[Mount], path: str, above: Mount) -> None
     layers.seal(path, path, mount, path, deep=True)
     for child in children:
         _cover(layers, mounts, child, mount)
+
+
+def _laid_over(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(os.path.realpath(place), str(over)) for place, over in plan.get("over") or ()]
+
+
+def _lay_over(
+    layers: Layers, mounts: list[Mount], root: str, place: str, real: str, over: str
+) -> None:
+    """Show older code over a place; ``real`` leads to the place as it is outside.
+
+    That rather than the overlay at hand, since the kernel stacks overlays only two deep.
+    """
+    with contextlib.ExitStack() as open_:
+        below = []
+        for mount in mounts:
+            if mount.point != place and within(mount.point, place):
+                below.append((mount.point, open_path(root + mount.point)))
+                open_.callback(os.close, below[-1][1])
+        options = _mount_at(place, mounts).options
+        if not layers.divert(real, root + place, place, options, over=over):
+            raise WorldProblem(f"older code cannot be laid over {place}")
+        for point, fd in below:
+            libc.mount(f"/proc/self/fd/{fd}", root + point, "", libc.MS_BIND)
 
 
 def _check_place(cwd: str, mounts: list[Mount], layers: Layers) -> None:
