@@ -12,16 +12,20 @@ from gputop_train.launch.options import TrialLeg
 
 #: Where trackers write, within the leg's scratch.
 OFFLINE_DIR = "offline"
+#: Inherited by every process of a leg, so that the last of them can be found and ended.
+SCRATCH_VARIABLE = "GPUTOP_TRAIN_SCRATCH"
 
 
 def offline_environment(leg: TrialLeg) -> dict[str, str]:
     """Return the variables that send every known tracker offline and into the leg's scratch.
 
     Sources: wandb "Environment variables", MLflow "Tracking URI", Comet
-    ``COMET_OFFLINE_DIRECTORY``, Neptune ``NEPTUNE_MODE``, ClearML ``CLEARML_OFFLINE_MODE``, SwanLab ``SWANLAB_MODE``.
+    ``COMET_OFFLINE_DIRECTORY``, Neptune ``NEPTUNE_MODE``, ClearML ``CLEARML_OFFLINE_MODE``, SwanLab
+    ``SWANLAB_MODE``.
     """
     place = Path(leg.scratch) / OFFLINE_DIR
     variables = {
+        SCRATCH_VARIABLE: leg.scratch,
         "WANDB_MODE": "offline",
         "WANDB_DIR": str(place),
         "MLFLOW_TRACKING_URI": (place / "mlruns").as_uri(),

@@ -31,11 +31,12 @@ class Layers:
         in_memory: Whether the changes are kept in memory, since the disk cannot keep them.
     """
 
-    def __init__(self, store: str, memory_bytes: int, *, privileged: bool) -> None:
+    def __init__(self, store: str, memory_bytes: int, mark: str, *, privileged: bool) -> None:
         self.diverted: list[str] = []
         self.sealed: list[str] = []
         self.in_memory = False
         self._store = store
+        self._mark = mark
         self._memory_bytes = memory_bytes
         self._privileged = privileged
         # Attributes of the name space "trusted" are the first user namespace's alone. Without
@@ -109,7 +110,7 @@ class Layers:
             for variant in self._variants:
                 with contextlib.suppress(OSError):
                     data = places + variant
-                    libc.mount("gputop-train", at, "overlay", flags_of(options), data)
+                    libc.mount(self._mark, at, "overlay", flags_of(options), data)
                     return True
         return False
 

@@ -107,6 +107,7 @@ def write_plan(scratch: Path, real: Sequence[Path], over: Sequence[tuple[str, st
         "store": str(store.resolve()),
         "real": [str(scratch), *map(str, real)],
         "memory_bytes": memory_bytes(),
+        "mark": mark_of(scratch),
         "over": [list(pair) for pair in over],
         "result": str(scratch / RESULT),
     }
@@ -115,6 +116,11 @@ def write_plan(scratch: Path, real: Sequence[Path], over: Sequence[tuple[str, st
     with os.fdopen(fd, "w", encoding="utf-8", errors="surrogateescape") as stream:
         json.dump(body, stream, ensure_ascii=False)
     return plan
+
+
+def mark_of(scratch: Path) -> str:
+    """Return the name a leg's mounts bear in mountinfo."""
+    return f"gputop-train{scratch.parent.name}-{scratch.name}"
 
 
 def memory_bytes() -> int:

@@ -3,8 +3,9 @@
 A process that may mount builds the whole tree anew, overlay upon overlay, and makes it its root.
 One that may not gets a user namespace, in which the kernel shows no directory through an overlay
 while a locked mount lies below it; there every directory without one gets its overlay in place, and
-those with one are sealed. What the kernel keeps (``/proc``, ``/sys``, ``/dev`` with the loaders' shared
-memory), what we keep ourselves (the run directory) and sockets and pipes of services stay real.
+those with one are sealed. What the kernel keeps (``/proc``, ``/sys``, ``/dev`` with the loaders'
+shared memory), what we keep ourselves (the run directory) and sockets and pipes of services stay
+real.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ def enter(plan: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         plan: ``store`` (private directory for what is changed), ``real`` (paths that stay real),
-            ``memory_bytes`` (the most that is kept in memory where no disk can keep it) and
-            ``over`` (pairs of a place and a directory that is shown over it: ``TrialLeg.over``).
+            ``memory_bytes`` (the most that is kept in memory where no disk can keep it),
+            ``mark`` (the name its mounts bear) and ``over`` (pairs of a place and a directory that
+            is shown over it: ``TrialLeg.over``).
 
     Returns:
         ``{"mnt", "diverted", "sealed", "in_memory"}``; ``mnt`` names the mount namespace.
@@ -50,7 +52,8 @@ def enter(plan: Mapping[str, Any]) -> dict[str, Any]:
     except OSError as error:
         raise WorldProblem(why(error)) from None
     mounts = visible()
-    layers = Layers(str(plan["store"]), int(plan["memory_bytes"]), privileged=privileged)
+    store, mark = str(plan["store"]), str(plan["mark"])
+    layers = Layers(store, int(plan["memory_bytes"]), mark, privileged=privileged)
     with contextlib.ExitStack() as open_:
         kept = [(path, open_path(path)) for path in map(os.path.realpath, plan["real"])]
         laid = [(path, open_path(path), over) for path, over in _laid_over(plan)]
@@ -64,7 +67,7 @@ def enter(plan: Mapping[str, Any]) -> dict[str, Any]:
                 _lay_over(layers, mounts, root, path, f"/proc/self/fd/{fd}", over)
             for path, fd in kept:
                 libc.mount(f"/proc/self/fd/{fd}", root + path, "", libc.MS_BIND)
-            libc.mount("tmpfs", root + str(plan["store"]), "tmpfs", libc.MS_RDONLY, "size=4k")
+            libc.mount("tmpfs", root + store, "tmpfs", libc.MS_RDONLY, "size=4k")
             for path, fd in met:
                 with contextlib.suppress(OSError):
                     libc.mount(f"/proc/self/fd/{fd}", root + path, "", libc.MS_BIND)
