@@ -11,15 +11,17 @@ import importlib
 import os
 import signal
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from gputop_train import paths
-from gputop_train.launch import ending, identity, signals, spawn
+from gputop_train.launch import again, ending, identity, signals, spawn, start_trial
 from gputop_train.launch.ending import Interrupted
-from gputop_train.launch.options import Options
+from gputop_train.launch.options import Options, Setting
 from gputop_train.launch.runfile import Exit
 from gputop_train.launch.spawn import Launched, LaunchError
 from gputop_train.launch.streams import OutputPump, Voice
@@ -44,10 +46,20 @@ def run(options: Options, environ: Mapping[str, str]) -> int:
     command = spawn.resolve_command(options, environ)
     mask = signals.block()
     try:
-        launched = spawn.launch(options, command, environ)
-        if options.tui:
-            return _Screen(launched, options, environ, mask).run()
-        return _Plain(launched, options, environ).run()
+        while True:
+            launched = spawn.launch(options, command, environ)
+            if not options.tui:
+                return _Plain(launched, options, environ).run()
+            screen = _Screen(launched, options, environ, mask)
+            code = screen.run()
+            if screen.wanted is None:
+                return code
+            # A run of its own with the changes: the earlier one stays, to be compared with.
+            options = replace(
+                options,
+                settings=again.merged(options.settings, screen.wanted),
+                compared_with=launched.id,
+            )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
@@ -202,6 +214,8 @@ class _Screen(_Front):
     ) -> None:
         super().__init__(launched, options, environ)
         self._mask = mask
+        #: What the script is to run again with; ``None`` = it is not.
+        self.wanted: tuple[Setting, ...] | None = None
 
     def run(self) -> int:
         """Show the screen until it is left; 0 when detached."""
@@ -213,26 +227,40 @@ class _Screen(_Front):
         signals.block()
         if left is None:
             return self._go_on_plainly()
-        action, code = left
-        asked_to_end = code == 128 + signal.SIGTERM
+        action, code = left.action, left.exit_code
+        asked_to_end = code == 128 + signal.SIGTERM and action == "detached"
         if asked_to_end:
             self.relay.send(signal.SIGTERM)
-        ended = self._outcome(wait=asked_to_end or action == "stopped")
+        ended = self._outcome(wait=asked_to_end or action in ("stopped", "rerun"))
         if ended is not None:
-            return self.sum_up(ended)
+            status = self.sum_up(ended)
+            if action == "rerun":
+                self.wanted = left.settings
+                words = ", ".join(map(again.typed, left.settings)) or "the same settings"
+                self.voice.say(f"Running again with {words}, to compare with {self.launched.id}.")
+            return status
         back = paths.come_back("attach", self.launched.run_dir)
         self.voice.say(f"Detached; training goes on. Come back with: {back}")
         return code or 0
 
-    def _show(self) -> tuple[str, int | None] | None:
-        """Run the screen; return how it was left and with which code, ``None`` if it failed."""
+    def _show(self) -> Any:
+        """Run the screen; return its `TuiResult`, ``None`` if it failed."""
+        log = self.launched.run_dir / "trial.log"
         try:
             app = importlib.import_module("gputop_train.tui.app")
-            result = app.run_live(self.launched.run_dir, ascii=self.options.ascii)
+            result = app.run_live(
+                self.launched.run_dir,
+                ascii=self.options.ascii,
+                rerun=True,
+                start_trial=partial(self._start_trial, log),
+            )
         except Exception as failure:
             self.voice.say(f"The screen failed ({failure}); plain lines instead.")
             return None
-        return None if result.error is not None else (result.action, result.exit_code)
+        return None if result.error is not None else result
+
+    def _start_trial(self, log: Path, candidates: Sequence[str]) -> Path:
+        return start_trial.start(self.options, candidates, self._environ, log)
 
     def _go_on_plainly(self) -> int:
         """Follow the run without the screen: the person still wants to see it."""

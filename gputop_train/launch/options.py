@@ -110,6 +110,7 @@ class Options:
         tui: Whether a screen was asked for and is possible.
         env_lines: Whether to add the environment lines that keep progress bars and colour alive.
         trial: What makes this launch a leg of a trial; ``None`` for a run of its own.
+        compared_with: Id of the run that this one repeats with other settings.
     """
 
     target: Target
@@ -125,6 +126,7 @@ class Options:
     env_lines: bool = True
     burst: bool = True
     trial: TrialLeg | None = None
+    compared_with: str | None = None
 
 
 #: What-ifs, each with the value it takes when none is given.

@@ -230,6 +230,7 @@ def _describe(run_dir: Path, ring_dir: Path, options: Options, command: Command)
             "tui": options.tui,
             "burst": options.burst,
         },
+        "compared_with": options.compared_with,
         "attempt": 1,
         "version": __version__,
     }

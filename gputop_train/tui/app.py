@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import sys
 import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gputop_train import paths
+from gputop_train.launch.runfile import read_json
 from gputop_train.tui import terminal
 from gputop_train.tui.application import GputopApp
 from gputop_train.tui.control import request_stop
+from gputop_train.tui.doors import Doors
 from gputop_train.tui.files import write_private
 from gputop_train.tui.messages import LeaveNow
 from gputop_train.tui.replay import ReplaySource
@@ -54,12 +57,20 @@ def _run(app: GputopApp, run_dir: Path, *, replay: bool) -> TuiResult:
     return result if result is not None else TuiResult("ended" if replay else "detached", 0)
 
 
-def run_live(run_dir: Path | str, *, ascii: bool = False) -> TuiResult:
+def run_live(
+    run_dir: Path | str,
+    *,
+    ascii: bool = False,
+    rerun: bool = False,
+    start_trial: Callable[[Sequence[str]], Path] | None = None,
+) -> TuiResult:
     """Show a run until the person leaves. Blocks; restores the terminal however it ends.
 
     Args:
         run_dir: The run's directory.
         ascii: Draw with plain ASCII; chosen by itself where the terminal needs it.
+        rerun: Whether the caller runs the script again when the result says so.
+        start_trial: As in `Doors`.
     """
     path = Path(run_dir)
     app = GputopApp(
@@ -69,6 +80,12 @@ def run_live(run_dir: Path | str, *, ascii: bool = False) -> TuiResult:
         hz=terminal.repaint_hz(),
         stop=lambda: request_stop(path),
         come_back=paths.come_back("attach", path),
+        doors=Doors(
+            read_json(path / "run.json") or {},
+            path.parent,
+            rerun=rerun,
+            start_trial=start_trial,
+        ),
     )
     return _run(app, path, replay=False)
 
@@ -97,6 +114,12 @@ def run_replay(
         replay=source,
         ascii=ascii or terminal.needs_ascii(),
         hz=terminal.repaint_hz(),
+        doors=Doors(
+            read_json(path / "run.json") or {},
+            # A recording is unpacked by itself; there is nothing beside it.
+            path.parent if pictures is None else None,
+            why_not="A replay starts nothing.",
+        ),
     )
     return _run(app, path, replay=True)
 

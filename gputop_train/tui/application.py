@@ -6,35 +6,31 @@ stop the script, goes to the supervisor's socket after a question.
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rich.console import RenderableType
-from textual.app import App, SystemCommand
+from textual.app import SystemCommand
 from textual.binding import Binding, BindingType
 from textual.events import Resize
-from textual.filter import LineFilter, NoColor
 from textual.screen import Screen
-from textual.theme import Theme
 
 from gputop_train.tui import terminal
+from gputop_train.tui.changing import ChangingApp
+from gputop_train.tui.doors import Doors
 from gputop_train.tui.feed import Feed
 from gputop_train.tui.files import write_private
-from gputop_train.tui.messages import LeaveNow, ReadFailed, SnapshotReady, StopAnswered
-from gputop_train.tui.paint import ASCII, UNICODE
-from gputop_train.tui.palette import palette
+from gputop_train.tui.messages import ReadFailed, SnapshotReady, StopAnswered
 from gputop_train.tui.picture import portable
 from gputop_train.tui.replay import ReplayControls
 from gputop_train.tui.result import TuiResult
-from gputop_train.tui.screens.leave import Choice, Leave
+from gputop_train.tui.screens.ask import leaving
 from gputop_train.tui.screens.overview import Overview
 from gputop_train.tui.screens.reading import Reading
 from gputop_train.tui.screens.texts import evidence_page, help_page, laid_out
-from gputop_train.tui.snapshot import Snapshot, View
+from gputop_train.tui.snapshot import View
 from gputop_train.tui.source import Source
 from gputop_train.tui.text import duration
 from gputop_train.tui.widgets.timechart import plot_columns
@@ -43,37 +39,9 @@ from gputop_train.tui.widgets.verdict import advice_block
 #: Widths of the time axis, in seconds.
 WINDOWS = (15, 30, 60, 120, 300, 900, 3600)
 LOG_LINES = 400
-#: Seconds an answer to a key press stays.
-SAY_S = 5.0
-
-_THEMES = (
-    Theme(
-        "gputop-dark",
-        primary="#6cb2eb",
-        warning="#e3a844",
-        error="#f0705c",
-        success="#63c088",
-        foreground="#c9d1d9",
-        background="#0e1217",
-        surface="#161c24",
-        panel="#1d2530",
-    ),
-    Theme(
-        "gputop-light",
-        primary="#0b62b3",
-        warning="#9a6200",
-        error="#c0301c",
-        success="#1a7f43",
-        foreground="#24292f",
-        background="#fbfcfd",
-        surface="#eef1f4",
-        panel="#e3e8ed",
-        dark=False,
-    ),
-)
 
 
-class GputopApp(App[TuiResult]):
+class GputopApp(ChangingApp):
     """Shows what a source gives.
 
     Args:
@@ -86,13 +54,10 @@ class GputopApp(App[TuiResult]):
         hz: Snapshots a second.
         stop: Asks for the script to be stopped; gives why that failed, or ``None``.
         come_back: The command that opens this screen again after detaching.
+        doors: What else can be started from here.
     """
 
-    CSS_PATH = "app.tcss"
-    TITLE = "gputop-train"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q", "leave", "quit"),
-        Binding("ctrl+c", "leave", "quit", priority=True),
         Binding("question_mark", "help", "help"),
         Binding("space", "space", "freeze"),
         Binding("plus,equals_sign", "window(1)", "longer window"),
@@ -119,28 +84,19 @@ class GputopApp(App[TuiResult]):
         hz: float = terminal.LOCAL_HZ,
         stop: Callable[[], str | None] | None = None,
         come_back: str = "gputop-train attach",
+        doors: Doors | None = None,
     ) -> None:
-        super().__init__()
-        self.animation_level = "none"
-        self.glyphs = ASCII if ascii else UNICODE
-        for theme in _THEMES:
-            self.register_theme(theme)
-        self.theme = _THEMES[0].name
-        self.crash: BaseException | None = None
+        super().__init__(doors, ascii=ascii)
         self._run_dir = run_dir if pictures is None else None
         self._pictures_dir = pictures if pictures is not None else run_dir
         self._replay = replay
         self._stop = stop
         self._come_back = come_back
-        self._newest: Snapshot | None = None
         self._frozen = False
         self._stopping = False
         self._window = WINDOWS.index(60)
-        self._plain = [NoColor()] if self.no_color else []
-        self._says = 0
         self._width = 0
-        self._leaving = False
-        self._overview = Overview(self.glyphs, palette(dark=True))
+        self._overview = Overview(self.glyphs, self.inks)
         self._feed = Feed(
             source,
             period_s=1 / hz,
@@ -154,14 +110,9 @@ class GputopApp(App[TuiResult]):
         """The overview is the only base screen."""
         return self._overview
 
-    def get_line_filters(self) -> Iterable[LineFilter]:  # type: ignore[override]
-        """With NO_COLOR nothing is coloured at all; Textual alone would draw in greys."""
-        return [*super().get_line_filters(), *self._plain]
-
     def on_mount(self) -> None:
         """Start reading."""
-        self.set_class(self.glyphs.ascii, "-ascii")
-        self.theme_changed_signal.subscribe(self, self._on_theme)
+        super().on_mount()
         self._look()
         self._feed.start()
 
@@ -174,19 +125,6 @@ class GputopApp(App[TuiResult]):
         """Ask for as many bins as there are columns."""
         self._width = event.size.width  # the app's own size is still the old one here
         self._look()
-
-    def _on_theme(self, theme: Theme) -> None:
-        self._overview.restyle(self.glyphs, palette(dark=theme.dark))
-
-    def _fatal_error(self) -> None:
-        """Leave without Textual's traceback, which shows local variables; see `_crash_report`."""
-        self.crash = self._exception
-        self._close_messages_no_wait()
-
-    def panic(self, *renderables: Any) -> None:
-        """As `_fatal_error`, for faults outside the event loop, such as a vanished terminal."""
-        self.crash = self._exception or sys.exc_info()[1] or OSError("the terminal went away")
-        self._close_messages_no_wait()
 
     # Snapshots
 
@@ -213,40 +151,23 @@ class GputopApp(App[TuiResult]):
             )
         self._newest = snapshot
         self._overview.show(snapshot, frozen=self._frozen)
-        if self._stopping and snapshot.state in ("ended", "lost"):
+        self.show_settings(snapshot)
+        if snapshot.state not in ("ended", "lost"):
+            return
+        if self.go_on(snapshot):
+            self._stopping = False
+        elif self._stopping:
             self.exit(TuiResult("stopped", snapshot.exit_code))
 
-    def exit(
-        self,
-        result: TuiResult | None = None,
-        return_code: int = 0,
-        message: RenderableType | None = None,
-    ) -> None:
-        """Leave; what still arrives is not shown any more."""
-        self._leaving = True
-        super().exit(result, return_code, message)
-
-    def on_leave_now(self, message: LeaveNow) -> None:
-        """Go, leaving the script alone."""
-        self.exit(None, return_code=message.code)
+    def standing(self, text: str) -> None:
+        """Say something above the keys until it is replaced."""
+        self._overview.standing(text)
 
     def on_read_failed(self, message: ReadFailed) -> None:
         """Keep the last picture and say why it is old."""
-        self._say(message.text)
-
-    def _say(self, text: str) -> None:
-        if self._leaving:
-            return
-        self._says += 1
-        mine = self._says
-        self._overview.say(text)
-        self.set_timer(SAY_S, lambda: self._overview.say("") if self._says == mine else None)
+        self.say(message.text)
 
     # Keys
-
-    async def action_quit(self) -> None:
-        """Textual's own way out asks as well."""
-        self.action_leave()
 
     def action_leave(self) -> None:
         """Ask what to do with a script that still runs; leave at once when none does."""
@@ -259,17 +180,23 @@ class GputopApp(App[TuiResult]):
         elif snapshot is not None and snapshot.state in ("ended", "lost"):
             self.exit(TuiResult("ended", snapshot.exit_code))
         else:
-            self.push_screen(Leave(self._come_back), self._left)
+            self.push_screen(leaving(self._come_back), self._left)
 
-    def _left(self, choice: Choice | None) -> None:
+    def _left(self, choice: str | None) -> None:
         if choice == "detach":
             self.exit(TuiResult("detached", 0))
         elif choice == "stop":
-            if self._stop is None:
-                self._say("This run cannot be stopped from here.")
-                return
-            self._stopping = True
-            threading.Thread(target=self._ask_stop, args=(self._stop,), daemon=True).start()
+            self.forget()
+            self.stop_run()
+
+    def stop_run(self) -> bool:
+        """Ask for the script to be stopped; whether anybody can be asked."""
+        if self._stop is None:
+            self.say("This run cannot be stopped from here.")
+            return False
+        self._stopping = True
+        threading.Thread(target=self._ask_stop, args=(self._stop,), daemon=True).start()
+        return True
 
     def _ask_stop(self, stop: Callable[[], str | None]) -> None:
         self.post_message(StopAnswered(stop()))
@@ -278,7 +205,8 @@ class GputopApp(App[TuiResult]):
         """Go back to watching when the request did not get through."""
         if message.error is not None:
             self._stopping = False
-            self._say(message.error)
+            self.forget()
+            self.say(message.error)
         self._feed.now()
 
     def action_help(self) -> None:
@@ -308,7 +236,7 @@ class GputopApp(App[TuiResult]):
         run_s = self._newest.elapsed_s if self._newest is not None else None
         young = run_s is not None and run_s < span
         later = ", once the run is that old" if young and by > 0 else ""
-        self._say(f"time window {duration(span)}{later}")
+        self.say(f"time window {duration(span)}{later}")
 
     def action_seek(self, seconds: float) -> None:
         """Move through a replay."""
@@ -326,11 +254,11 @@ class GputopApp(App[TuiResult]):
         """Put the advice on the clipboard (OSC 52) and into a file."""
         text = advice_block(self._newest) if self._newest is not None else ""
         if not text:
-            self._say("There is no advice to copy yet.")
+            self.say("There is no advice to copy yet.")
             return
         self.copy_to_clipboard(text)
         where = self._write("advice.txt", text)
-        self._say(f"Advice copied; also in {where}" if where else "Advice copied to the clipboard.")
+        self.say(f"Advice copied; also in {where}" if where else "Advice copied to the clipboard.")
 
     def action_picture(self) -> None:
         """Save the screen as SVG."""
@@ -338,7 +266,7 @@ class GputopApp(App[TuiResult]):
         name = next(n for n in (f"screen-{i}.svg" for i in range(1, 10_000)) if n not in taken)
         picture = portable(self.export_screenshot())
         where = write_private(self._pictures_dir, name, picture, replace=False)
-        self._say(f"Picture saved as {where}" if where else "The picture could not be saved.")
+        self.say(f"Picture saved as {where}" if where else "The picture could not be saved.")
 
     def _pictures(self) -> list[Path]:
         folder = self._pictures_dir
@@ -350,6 +278,12 @@ class GputopApp(App[TuiResult]):
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """The palette's commands: our keys by name, and the colour theme."""
         yield SystemCommand("Leave", "Detach from the run, or stop it", self.action_leave)
+        yield SystemCommand("Settings", "Change what the next run has", self.action_settings)
+        yield SystemCommand("Rerun", "Run the script again with changes", self.action_rerun)
+        yield SystemCommand(
+            "Trial", "Prove changes, in turns with the script as it is", self.action_trial
+        )
+        yield SystemCommand("Compare", "Side by side with another run", self.action_compare)
         yield SystemCommand("Help", "Keys and how to read the screen", self.action_help)
         yield SystemCommand("Evidence", "What the verdict rests on", self.action_evidence)
         yield SystemCommand("Copy advice", "To the clipboard and a file", self.action_copy)

@@ -53,6 +53,7 @@ def run_view(run: Mapping[str, Any], probe: Mapping[str, Any] | None) -> RunView
         name=str(run.get("name") or ""),
         device=device_name(probe),
         changed=changed,
+        compared_with=str(run.get("compared_with") or ""),
     )
 
 

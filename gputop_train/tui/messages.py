@@ -1,9 +1,12 @@
-"""What the reading thread tells the screen."""
+"""What the reading threads and the screens tell the app."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from textual.message import Message
 
+from gputop_train.tui.next_run import Choices
 from gputop_train.tui.snapshot import Snapshot
 
 
@@ -37,3 +40,28 @@ class LeaveNow(Message):
     def __init__(self, code: int) -> None:
         super().__init__()
         self.code = code
+
+
+class ChoicesMade(Message):
+    """Values were chosen for the next run."""
+
+    def __init__(self, choices: Choices) -> None:
+        super().__init__()
+        self.choices = choices
+
+
+class RerunAsked(Message):
+    """Run the script again with what was chosen."""
+
+
+class TrialAsked(Message):
+    """Prove in a trial what was chosen."""
+
+
+class TrialStarted(Message):
+    """A trial's process was started; ``trial_dir`` is ``None`` and ``error`` says why if not."""
+
+    def __init__(self, trial_dir: Path | None, error: str = "") -> None:
+        super().__init__()
+        self.trial_dir = trial_dir
+        self.error = error

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from gputop_train.launch.options import SettingValue
 from gputop_train.model import Diagnosis
 
 State = Literal["starting", "live", "stopping", "ended", "lost", "replay"]
@@ -158,14 +159,59 @@ class HostView:
 
 
 @dataclass(frozen=True, slots=True)
+class SettingSeen:
+    """One setting as the run really has it.
+
+    Attributes:
+        key: As ``--set`` names it.
+        value: What is in force; ``None`` with ``known`` means that there is none.
+        known: Whether that was seen; else the value is not measured.
+        suggested: What the diagnosis advises; ``None`` = nothing.
+        gain: What that is predicted to bring, in words; empty = no prediction.
+        changes_results: Whether a seeded run computes something else with it.
+        cannot: Why it cannot be set here, in words; empty = it can.
+        override: Whether ``value`` was set for this run and is not the script's own.
+    """
+
+    key: str
+    value: SettingValue = None
+    known: bool = True
+    suggested: SettingValue = None
+    gain: str = ""
+    changes_results: bool = False
+    cannot: str = ""
+    override: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SettingGroup:
+    """The settings of one loader, or of the run.
+
+    Attributes:
+        title: Such as ``loader train.py:41``.
+        note: What it is for.
+        place: ``FILE:LINE`` a setting has to name; ``None`` = it needs no place.
+    """
+
+    title: str
+    note: str
+    place: str | None
+    rows: tuple[SettingSeen, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RunView:
-    """What was launched. ``changed`` lists overrides in force, for the header."""
+    """What was launched. ``changed`` lists overrides in force, for the header.
+
+    ``compared_with`` is the run this one repeats with other settings; empty = none.
+    """
 
     id: str
     script: str
     name: str = ""
     device: str = ""
     changed: tuple[str, ...] = ()
+    compared_with: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,3 +246,4 @@ class Snapshot:
     log_note: str = ""
     notes: tuple[str, ...] = ()
     replay: ReplayView | None = None
+    settings: tuple[SettingGroup, ...] = ()

@@ -18,7 +18,7 @@ from gputop_train.launch.logtail import LogTail
 from gputop_train.model import Diagnosis, Step, UtilSample
 from gputop_train.store.reader import RunReader
 from gputop_train.store.rollup import StepRollup
-from gputop_train.tui import build, charts
+from gputop_train.tui import build, charts, settings_seen
 from gputop_train.tui.series import axis_ending
 from gputop_train.tui.snapshot import Axis, Chart, Snapshot, State, StepView, View
 
@@ -161,16 +161,19 @@ def _read_parts(
     # What a script gives back on its way out would hide what it held while it trained.
     held_ns = t1 if over_ns is None else max(t0 + 1, min(t1, over_ns))
     memory = reader.memory(min(t0, held_ns - 120 * NS), held_ns, rank=rank)
+    diagnosis = _diagnosis(reader)
+    loaders = reader.loaders()
     return {
         "axis": axis,
         "run": view,
-        "diagnosis": _diagnosis(reader),
+        "diagnosis": diagnosis,
+        "settings": settings_seen.groups(run, probe, loaders, diagnosis),
         "chart": chart or charts.cpu_chart(procs, build.allowed_cores(host), axis),
         "lanes": lanes,
         "marks": build.marks(intervals, axis),
         "step": step,
         "memory": build.memory_view(memory, gpu, host, axis),
-        "loader": build.loader_view(reader.loaders(), reader.loader_depths(t0, t1), procs, axis),
+        "loader": build.loader_view(loaders, reader.loader_depths(t0, t1), procs, axis),
         "host": build.host_view(host, procs),
         "notes": _notes(reader, probe),
     }

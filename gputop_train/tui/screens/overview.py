@@ -85,6 +85,10 @@ class Overview(Screen[None]):
         """Answer a key press in the notice row."""
         self._notice.say(message)
 
+    def standing(self, message: str) -> None:
+        """Say what is to come, until it is replaced."""
+        self._notice.stand(message)
+
     def _arrange(self) -> None:
         snapshot = self._snapshot
         width, height = self.size

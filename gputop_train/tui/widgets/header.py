@@ -24,6 +24,11 @@ def header_row(snap: Snapshot, width: int, glyphs: Glyphs, *, frozen: bool = Fal
     return spread(left, [*state, (" ", "text")], width, glyphs)
 
 
+def _compared(snap: Snapshot) -> list[Span]:
+    """The run this one repeats with other settings."""
+    return [(f" compared with {snap.run.compared_with}", "muted")] if snap.run.compared_with else []
+
+
 def _total(parts: list[tuple[int, list[Span]]]) -> int:
     return 1 + sum(width_of(spans) for _, spans in parts) + 3 * max(0, len(parts) - 1)
 
@@ -35,7 +40,7 @@ def _parts(snap: Snapshot) -> list[tuple[int, list[Span]]]:
     parts: list[tuple[int, list[Span]]] = [
         (6, [("gputop-train", "muted")]),
         (0, [(title, "strong")]),
-        (5, [("run ", "muted"), (snap.run.id, "text")]),
+        (5, [("run ", "muted"), (snap.run.id, "text"), *_compared(snap)]),
     ]
     if snap.elapsed_s is not None:
         parts.append((2, [(duration(snap.elapsed_s), "text")]))

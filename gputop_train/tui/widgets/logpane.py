@@ -51,4 +51,4 @@ class LogPane(Panel, can_focus=True):
             return
         limit = max(0, len(self.snapshot.log) - (self.size.height - 1))
         self.back = max(0, min(limit, self.back + lines))
-        self._paint()
+        self.paint()

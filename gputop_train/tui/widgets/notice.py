@@ -50,15 +50,21 @@ def _replay(replay: ReplayView, width: int, glyphs: Glyphs) -> Row:
 
 
 class Notice(Panel):
-    """See `notice_rows`; ``message`` is a passing answer to a key press."""
+    """See `notice_rows`; ``message`` is a passing answer to a key press, ``lasting`` stays."""
 
     message = ""
+    lasting = ""
 
     def rows(self, snapshot: Snapshot, width: int, height: int) -> list[Row]:
         """At most one row."""
-        return notice_rows(snapshot, width, self.glyphs, message=self.message)
+        return notice_rows(snapshot, width, self.glyphs, message=self.message or self.lasting)
 
     def say(self, message: str) -> None:
         """Show a message instead, until `say` is called with nothing."""
         self.message = message
-        self._paint()
+        self.paint()
+
+    def stand(self, message: str) -> None:
+        """Show a message wherever no passing one is shown, until `stand` is called with nothing."""
+        self.lasting = message
+        self.paint()

@@ -1,40 +1,31 @@
-"""The base of every widget: paints rows of cells and repaints only those that changed."""
+"""The base of every widget of the overview: shows one part of a snapshot."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from rich.segment import Segment
-from rich.style import Style
-from textual.events import Resize
-from textual.geometry import Region
-from textual.strip import Strip
-from textual.widget import Widget
-
-from gputop_train.tui.paint import UNICODE, Glyphs, Row, fit
+from gputop_train.tui.paint import Row
 from gputop_train.tui.snapshot import Snapshot
+from gputop_train.tui.widgets.board import Board
 
 
-class Panel(Widget):
+class Panel(Board):
     """Shows one part of a `Snapshot`.
 
-    Subclasses give `rows`, a pure function of the snapshot and the size. A terminal over SSH pays
-    for every cell written, so a new snapshot is compared with the old one row by row and unchanged
-    rows are not sent again.
+    Subclasses give `rows`, a pure function of the snapshot and the size.
     """
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.glyphs: Glyphs = UNICODE
-        self.inks: Mapping[str, Style] = {}
         self._snapshot: Snapshot | None = None
-        self._rows: list[Row] = []
-        self._strips: list[Strip] = []
 
     def rows(self, snapshot: Snapshot, width: int, height: int) -> list[Row]:
         """The panel's content; missing rows are blank, surplus ones are dropped."""
         raise NotImplementedError
+
+    def content(self, width: int, height: int) -> list[Row] | None:
+        """What `rows` gives, once there is a snapshot."""
+        return None if self._snapshot is None else self.rows(self._snapshot, width, height)
 
     @property
     def snapshot(self) -> Snapshot | None:
@@ -44,50 +35,4 @@ class Panel(Widget):
     def show(self, snapshot: Snapshot) -> None:
         """Show a snapshot, repainting the rows that differ."""
         self._snapshot = snapshot
-        self._paint()
-
-    def restyle(self, glyphs: Glyphs, inks: Mapping[str, Style]) -> None:
-        """Use another alphabet or other colours from now on."""
-        self.glyphs, self.inks = glyphs, inks
-        self._rows = []
-        self._paint()
-
-    def on_resize(self, _event: Resize) -> None:
-        """Lay the content out anew."""
-        self._rows = []
-        self._paint()
-
-    def _paint(self) -> None:
-        width, height = self.size
-        if self._snapshot is None or not width or not height:
-            return
-        rows = [
-            fit(row, width, self.glyphs)
-            for row in self.rows(self._snapshot, width, height)[:height]
-        ]
-        blank = fit((), width, self.glyphs)
-        rows.extend(blank for _ in range(height - len(rows)))
-        old = self._rows
-        full = len(old) != len(rows)
-        changed = [y for y, row in enumerate(rows) if full or old[y] != row]
-        if full:
-            self._strips = [self._strip(row) for row in rows]
-        else:
-            for y in changed:
-                self._strips[y] = self._strip(rows[y])
-        self._rows = rows
-        if full:
-            self.refresh()
-        elif changed:
-            self.refresh(*(Region(0, y, width, 1) for y in changed))
-
-    def _strip(self, row: Row) -> Strip:
-        plain = self.inks.get("text", Style.null())
-        return Strip([Segment(text, self.inks.get(ink, plain)) for text, ink in row])
-
-    def render_line(self, y: int) -> Strip:
-        """One painted row, on the widget's own background."""
-        base = self.rich_style
-        if y < len(self._strips):
-            return self._strips[y].apply_style(base)
-        return Strip.blank(self.size.width, base)
+        self.paint()

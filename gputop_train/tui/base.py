@@ -1,0 +1,142 @@
+"""What every app of ours shares: colours, alphabet, and how it leaves when something fails."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+from rich.console import RenderableType
+from rich.style import Style
+from textual.app import App
+from textual.binding import Binding, BindingType
+from textual.filter import LineFilter, NoColor
+from textual.theme import Theme
+
+from gputop_train.tui.messages import LeaveNow
+from gputop_train.tui.paint import ASCII, UNICODE
+from gputop_train.tui.palette import palette
+from gputop_train.tui.result import TuiResult
+
+#: Seconds an answer to a key press stays.
+SAY_S = 5.0
+
+_THEMES = (
+    Theme(
+        "gputop-dark",
+        primary="#6cb2eb",
+        warning="#e3a844",
+        error="#f0705c",
+        success="#63c088",
+        foreground="#c9d1d9",
+        background="#0e1217",
+        surface="#161c24",
+        panel="#1d2530",
+    ),
+    Theme(
+        "gputop-light",
+        primary="#0b62b3",
+        warning="#9a6200",
+        error="#c0301c",
+        success="#1a7f43",
+        foreground="#24292f",
+        background="#fbfcfd",
+        surface="#eef1f4",
+        panel="#e3e8ed",
+        dark=False,
+    ),
+)
+
+
+class BaseApp(App[TuiResult]):
+    """An app of ours.
+
+    Args:
+        ascii: Draw with plain ASCII.
+    """
+
+    CSS_PATH = "app.tcss"
+    TITLE = "gputop-train"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q", "leave", "quit"),
+        Binding("ctrl+c", "leave", "quit", priority=True),
+    ]
+
+    def __init__(self, *, ascii: bool = False) -> None:
+        super().__init__()
+        self.animation_level = "none"
+        self.glyphs = ASCII if ascii else UNICODE
+        for theme in _THEMES:
+            self.register_theme(theme)
+        self.theme = _THEMES[0].name
+        self.crash: BaseException | None = None
+        self._plain = [NoColor()] if self.no_color else []
+        self._says = 0
+        self._leaving = False
+
+    @property
+    def inks(self) -> Mapping[str, Style]:
+        """Colours by ink, of the theme in use."""
+        return palette(dark=self.current_theme.dark)
+
+    def get_line_filters(self) -> Iterable[LineFilter]:  # type: ignore[override]
+        """With NO_COLOR nothing is coloured at all; Textual alone would draw in greys."""
+        return [*super().get_line_filters(), *self._plain]
+
+    def on_mount(self) -> None:
+        """Dress the screens, now and with every other theme."""
+        self.set_class(self.glyphs.ascii, "-ascii")
+        self.theme_changed_signal.subscribe(self, lambda _theme: self._restyle())
+
+    def _restyle(self) -> None:
+        for screen in self.screen_stack:
+            restyle = getattr(screen, "restyle", None)
+            if restyle is not None:
+                restyle(self.glyphs, self.inks)
+
+    def _fatal_error(self) -> None:
+        """Leave without Textual's traceback, which shows local variables."""
+        self.crash = self._exception
+        self._close_messages_no_wait()
+
+    def panic(self, *renderables: Any) -> None:
+        """As `_fatal_error`, for faults outside the event loop, such as a vanished terminal."""
+        self.crash = self._exception or sys.exc_info()[1] or OSError("the terminal went away")
+        self._close_messages_no_wait()
+
+    def exit(
+        self,
+        result: TuiResult | None = None,
+        return_code: int = 0,
+        message: RenderableType | None = None,
+    ) -> None:
+        """Leave; what still arrives is not shown any more."""
+        self._leaving = True
+        super().exit(result, return_code, message)
+
+    def on_leave_now(self, message: LeaveNow) -> None:
+        """Go, leaving whatever is watched alone."""
+        self.exit(None, return_code=message.code)
+
+    async def action_quit(self) -> None:
+        """Textual's own way out asks as well."""
+        self.action_leave()
+
+    def action_leave(self) -> None:
+        """What q and Ctrl-C do."""
+        raise NotImplementedError
+
+    def say(self, text: str) -> None:
+        """Answer a key press, on the screen in front, for a few seconds."""
+        if self._leaving:
+            return
+        self._says += 1
+        mine = self._says
+        self._tell(text)
+        self.set_timer(SAY_S, lambda: self._tell("") if self._says == mine else None)
+
+    def _tell(self, text: str) -> None:
+        for screen in self.screen_stack:
+            tell = getattr(screen, "say", None)
+            if tell is not None:
+                tell(text)
