@@ -134,8 +134,6 @@ def _check_json_path(path: Path) -> None:
 
 def _run(asked: Plan, json_path: str | None, *, trial_id: str | None, ascii_only: bool) -> int:
     from gputop_train import paths
-    from gputop_train.launch.interpreter import CommandProblem
-    from gputop_train.launch.spawn import LaunchError
     from gputop_train.launch.streams import Voice
     from gputop_train.trial import store
     from gputop_train.trial.interrupts import Interrupts
@@ -147,25 +145,20 @@ def _run(asked: Plan, json_path: str | None, *, trial_id: str | None, ascii_only
     with Interrupts() as interrupts:
         try:
             place = store.make(root, trial_id)
-            runner = Runner(asked, place, dict(os.environ), interrupts, voice.say)
-            voice.say(f"trial {place.id} of {asked.target.name}; it is kept in {place.trial_dir}")
-            try:
-                standing = runner.run()
-            finally:
-                with contextlib.suppress(OSError):
-                    store.prune(root)
         except store.TrialStoreError as problem:
             raise click.ClickException(str(problem)) from None
-        except (CommandProblem, LaunchError) as problem:
-            voice.say(str(problem))
-            return problem.code
-        _show(standing, json_path, ascii_only=ascii_only)
-        _deliver(standing, json_path, voice)
-        if standing.problem is not None:
-            voice.say(standing.problem)
-        if standing.state == "stopped":
-            return interrupts.exit_code
-        return 1 if standing.state == "failed" else 0
+        voice.say(f"trial {place.id} of {asked.target.name}; it is kept in {place.trial_dir}")
+        runner = Runner(asked, place, dict(os.environ), interrupts, voice.say)
+        try:
+            code = runner.run()
+        finally:
+            with contextlib.suppress(OSError):
+                store.prune(root)
+        _show(runner.standing, json_path, ascii_only=ascii_only)
+        _deliver(runner.standing, json_path, voice)
+        if runner.standing.problem is not None:
+            voice.say(runner.standing.problem)
+        return code
 
 
 def _let_go_of_stdin() -> None:

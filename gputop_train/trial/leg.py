@@ -22,7 +22,6 @@ from gputop_train import paths
 from gputop_train.launch import conclude, identity, spawn
 from gputop_train.launch.identity import ProcessId
 from gputop_train.launch.options import Options, Target, TrialLeg
-from gputop_train.launch.processes import process_table, runs_code
 from gputop_train.launch.runfile import Exit
 from gputop_train.launch.runs import store_path
 from gputop_train.launch.spawn import Launched
@@ -32,6 +31,7 @@ from gputop_train.store.reader import RunReader, StoreError
 from gputop_train.trial import measure
 from gputop_train.trial.interrupts import Waiting
 from gputop_train.trial.record import Arm, LegResult
+from gputop_train.trial.scratch import LegScratch
 
 #: What a leg gets to leave after SIGINT and after SIGTERM: nothing it could save would be kept.
 GRACE_S = (5.0, 3.0)
@@ -40,7 +40,6 @@ _AT_ONCE = (0.0, 0.0)
 _TICK_S = 1.0
 #: The supervisor's last diagnosis and report; longer where somebody waits for them.
 _REPORT_S, _HURRIED_S = 30.0, 10.0
-_STRAY_S = 2.0
 
 Phase = Literal["starting", "warm-up", "measuring", "ending"]
 Progress = Callable[[Phase, int], None]
@@ -95,7 +94,7 @@ class LegPlan:
 
 def run_leg(
     plan: LegPlan,
-    scratch: Path,
+    scratch: LegScratch,
     environ: Mapping[str, str],
     waiting: Waiting,
     progress: Progress = lambda _phase, _step: None,
@@ -104,7 +103,7 @@ def run_leg(
 
     Args:
         plan: What to run.
-        scratch: An existing private directory, which its owner removes afterwards.
+        scratch: Its private directory; whoever gave it ends what is left of the leg.
         environ: Of the script, before what its arm changes.
         waiting: Every wait goes through it; once ``stopped``, the leg is ended.
         progress: Told where the leg is, about once a second.
@@ -115,16 +114,16 @@ def run_leg(
     """
     began = time.monotonic()
     environ = {**environ, **dict(plan.arm.environ)}
-    options = plan.options(scratch)
+    options = plan.options(scratch.path)
     with _working_in(plan.arm.cwd):
         command = spawn.resolve_command(options, environ)
         launched = spawn.launch(options, command, environ)
-    leg = _Leg(launched, plan, waiting, progress)
+    leg = _Leg(launched, plan, scratch, waiting, progress)
     try:
         ended = leg.follow()
     finally:
         leg.clear_away()
-    refusal = measure.read_refusal(scratch)
+    refusal = measure.read_refusal(scratch.path)
     cut = measure.Cut(plan.warmup, plan.steps)
     found = measure.read_leg(launched.run_dir, plan.arm, cut, ended, refusal=refusal)
     if leg.ended_for is not None and found.status != "refused":
@@ -139,11 +138,17 @@ class _Leg:
     """A launched leg, to its end."""
 
     def __init__(
-        self, launched: Launched, plan: LegPlan, waiting: Waiting, progress: Progress
+        self,
+        launched: Launched,
+        plan: LegPlan,
+        scratch: LegScratch,
+        waiting: Waiting,
+        progress: Progress,
     ) -> None:
         self.ended_for: str | None = None
         self._launched = launched
         self._plan = plan
+        self._scratch = scratch
         self._waiting = waiting
         self._progress = progress
         self._watch = ExitWatch(launched)
@@ -157,10 +162,9 @@ class _Leg:
         return ended
 
     def clear_away(self) -> None:
-        """See to it that no process of the leg is left, and nothing that only runs need."""
+        """See to it that the leg has ended, and that nothing is left that only runs need."""
         if identity.is_alive(self._launched.child):
             self._end(_AT_ONCE)
-        _end_strays(self._launched.run_dir)
         if not self._watch.supervisor_gone():
             self._dismiss_supervisor()
         shutil.rmtree(paths.RunPaths(self._launched.run_dir).probe_dir, ignore_errors=True)
@@ -186,7 +190,7 @@ class _Leg:
             return f"Its time was up after {self._seen} steps."
         if self._watch.supervisor_failed():
             return "Nobody was left to count its steps: its supervisor has ended."
-        return None
+        return self._scratch.short_of_room()
 
     def _tell(self) -> None:
         store = store_path(self._launched.run_dir, self._launched.run)
@@ -238,44 +242,6 @@ def _climb(child: ProcessId, grace_s: tuple[float, float]) -> threading.Thread:
     climber = threading.Thread(target=ladder, args=(child,), kwargs={"grace_s": grace_s})
     climber.start()
     return climber
-
-
-def _end_strays(run_dir: Path) -> None:
-    """End what the script left running (a service it detached, a worker that hangs).
-
-    They are known by the probe directory of this very leg in the environment they inherited.
-    """
-    mark = os.fsencode(paths.RunPaths(run_dir).probe_dir)
-    boot = identity.boot_id() or ""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        deadline = time.monotonic() + _STRAY_S
-        found = _carrying(mark)
-        for pid, ticks in found.items():
-            identity.send(ProcessId(pid, ticks, boot), number)
-        while found and time.monotonic() < deadline:
-            time.sleep(0.02)
-            found = _carrying(mark)
-        if not found:
-            return
-
-
-def _carrying(mark: bytes) -> dict[int, int]:
-    """Processes of ours whose ``PYTHONPATH`` holds ``mark``, with their start times."""
-    found = {}
-    for pid, process in process_table().items():
-        with contextlib.suppress(OSError):
-            environ = Path(f"/proc/{pid}/environ").read_bytes()
-            if runs_code(process) and _leads_python_path(environ, mark):
-                found[pid] = process.start_ticks
-    return found
-
-
-def _leads_python_path(environ: bytes, mark: bytes) -> bool:
-    for line in environ.split(b"\0"):
-        name, _, value = line.partition(b"=")
-        if name == b"PYTHONPATH":
-            return mark in value.split(b":")
-    return False
 
 
 @contextlib.contextmanager

@@ -48,6 +48,7 @@ class Plan:
         guard: ``auto`` takes the overlay where the kernel allows it.
         seed: Given to every generator of every leg before the script sets its own.
         burst: Whether legs may trace three steps by themselves.
+        same_code: The arms run the baseline's code, so that their losses should agree with its.
     """
 
     target: Target
@@ -65,6 +66,7 @@ class Plan:
     name: str | None = None
     price_per_hour: float | None = None
     burst: bool = False
+    same_code: bool = True
 
 
 @dataclass(frozen=True, slots=True)

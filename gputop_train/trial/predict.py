@@ -82,7 +82,7 @@ class Forecast:
         return Prediction(1 / max(_LEAST, 1 - share), None, f"T / (T - E), E of {_WORDS[label]}")
 
     def _lost(self, label: str) -> float | None:
-        """Share of the wall it costs: exposed idle time of a GPU, host time where the CPU trains."""
+        """Share of the wall it costs: a GPU's exposed idle time, host time where the CPU trains."""
         return lost_share(self.window, label)[0] if self.window is not None else None
 
     def _measured(self, label: str) -> float | None:
