@@ -23,7 +23,9 @@ PATIENCE_S = 30.0
 
 
 def guard_available(
-    cwd: str | os.PathLike[str], root: str | os.PathLike[str] | None = None
+    cwd: str | os.PathLike[str],
+    root: str | os.PathLike[str] | None = None,
+    over: tuple[tuple[str, str], ...] = (),
 ) -> tuple[Guard, str]:
     """Return how a script that runs in ``cwd`` can be kept from changing files, and why so.
 
@@ -32,6 +34,7 @@ def guard_available(
     Args:
         cwd: The script's working directory.
         root: The run root, where changes would be kept; ``None`` = the usual one.
+        over: As in ``TrialLeg``.
 
     Returns:
         ``("overlay", "")``, or ``("refuse", why no overlay)`` with a clause without a full stop.
@@ -40,17 +43,17 @@ def guard_available(
 
     try:
         with Scratch(paths.run_root(root)) as scratch, scratch.leg() as leg:
-            why = _why_not(Path(cwd), leg.path)
+            why = _why_not(Path(cwd), leg.path, over)
     except (ScratchError, OSError) as error:
         why = str(error)
     return ("overlay", "") if why is None else ("refuse", why)
 
 
-def _why_not(cwd: Path, scratch: Path) -> str | None:
+def _why_not(cwd: Path, scratch: Path, over: tuple[tuple[str, str], ...]) -> str | None:
     name = f".gputop-train-{secrets.token_hex(6)}"
     python = sys.executable or "python3"
     argv = (python, "-I", "-S", attempt.__file__, name)
-    leg = TrialLeg(warmup=0, steps=0, scratch=str(scratch))
+    leg = TrialLeg(warmup=0, steps=0, scratch=str(scratch), over=over)
     with way(leg, python, argv, ()) as entry:
         process = subprocess.Popen(
             entry.argv,

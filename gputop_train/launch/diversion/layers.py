@@ -35,7 +35,9 @@ class Layers:
         self.diverted: list[str] = []
         self.sealed: list[str] = []
         self.in_memory = False
-        self._store = store
+        self._place = store
+        # Not by its path, which leads into an overlay once the directory that holds it has one.
+        self._store = f"/proc/self/fd/{open_path(store)}"
         self._mark = mark
         self._memory_bytes = memory_bytes
         self._privileged = privileged
@@ -132,7 +134,8 @@ class Layers:
     def _move_to_memory(self) -> None:
         try:
             options = f"size={self._memory_bytes},mode=0700"
-            libc.mount("tmpfs", self._store, "tmpfs", libc.MS_NOSUID | libc.MS_NODEV, options)
+            libc.mount("tmpfs", self._place, "tmpfs", libc.MS_NOSUID | libc.MS_NODEV, options)
+            self._store = f"/proc/self/fd/{open_path(self._place)}"
         except OSError as error:
             why_not = f"memory for changed files cannot be had ({error.strerror})"
             raise WorldProblem(why_not) from None

@@ -56,15 +56,15 @@ def enter(plan: Mapping[str, Any]) -> dict[str, Any]:
     layers = Layers(store, int(plan["memory_bytes"]), mark, privileged=privileged)
     with contextlib.ExitStack() as open_:
         kept = [(path, open_path(path)) for path in map(os.path.realpath, plan["real"])]
-        laid = [(path, open_path(path), over) for path, over in _laid_over(plan)]
+        laid = [(path, open_path(path), open_path(over)) for path, over in _laid_over(plan)]
         met = [(path, open_path(path)) for path in _meetings(mounts, [p for p, _ in kept])]
-        for fd in [fd for _, fd in (*kept, *met)] + [fd for _, fd, _ in laid]:
+        for fd in [fd for _, fd in (*kept, *met)] + [fd for _, *pair in laid for fd in pair]:
             open_.callback(os.close, fd)
         try:
             root = _stack(layers, mounts) if privileged else _split(layers, mounts, cwd)
             _check_place(cwd, mounts, layers)
-            for path, fd, over in laid:
-                _lay_over(layers, mounts, root, path, f"/proc/self/fd/{fd}", over)
+            for path, real, over in laid:
+                _lay_over(layers, mounts, root, path, real, over)
             for path, fd in kept:
                 libc.mount(f"/proc/self/fd/{fd}", root + path, "", libc.MS_BIND)
             libc.mount("tmpfs", root + store, "tmpfs", libc.MS_RDONLY, "size=4k")
@@ -177,11 +177,12 @@ def _laid_over(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _lay_over(
-    layers: Layers, mounts: list[Mount], root: str, place: str, real: str, over: str
+    layers: Layers, mounts: list[Mount], root: str, place: str, real: int, over: int
 ) -> None:
-    """Show older code over a place; ``real`` leads to the place as it is outside.
+    """Show older code over a place.
 
-    That rather than the overlay at hand, since the kernel stacks overlays only two deep.
+    Descriptors lead to both as they are outside: the kernel stacks overlays only two deep, and the
+    overlay at hand would take what hides a file in ``over`` for its own.
     """
     with contextlib.ExitStack() as open_:
         below = []
@@ -190,7 +191,8 @@ def _lay_over(
                 below.append((mount.point, open_path(root + mount.point)))
                 open_.callback(os.close, below[-1][1])
         options = _mount_at(place, mounts).options
-        if not layers.divert(real, root + place, place, options, over=over):
+        below_it, shown = f"/proc/self/fd/{real}", f"/proc/self/fd/{over}"
+        if not layers.divert(below_it, root + place, place, options, over=shown):
             raise WorldProblem(f"older code cannot be laid over {place}")
         for point, fd in below:
             libc.mount(f"/proc/self/fd/{fd}", root + point, "", libc.MS_BIND)
