@@ -217,12 +217,11 @@ def _invariants(
     if on_card and hooks.get("sync"):
         found["syncs_per_step"] = fmean(step.syncs for step in steps)
     if on_card and hooks.get("h2d"):
-        copied = [
-            s.bytes
-            for s in reader.sites_between(steps[0].t0_ns, steps[-1].t1_ns, steps[0].rank)
-            if s.kind == "h2d" and s.bytes is not None
-        ]
-        found["h2d_bytes_per_step"] = sum(copied) / len(steps)
+        # Of the whole run: counters of lines are kept by the second, which the measured steps alone
+        # may hardly last.
+        rank = steps[0].rank
+        copied = [s.bytes for s in reader.sites(rank) if s.kind == "h2d" and s.bytes is not None]
+        found["h2d_bytes_per_step"] = sum(copied) / max(1, reader.steps_counted(rank))
     dynamo = state.get("dynamo") or {}
     if isinstance(dynamo.get("recompiles"), int):
         found["recompiles"] = float(dynamo["recompiles"])
