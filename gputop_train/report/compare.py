@@ -13,7 +13,14 @@ from typing import Literal
 
 from gputop_train.model import EXPOSED_LABELS, LABELS
 from gputop_train.report import format as fmt
-from gputop_train.report.compare_difference import FEW_STEPS, Difference, Part, Unit, difference
+from gputop_train.report.compare_difference import (
+    FEW_STEPS,
+    OTHER_BATCH,
+    Difference,
+    Part,
+    Unit,
+    difference,
+)
 from gputop_train.report.compare_side import RunSide, Times, readable, side
 
 __all__ = [
@@ -28,10 +35,6 @@ __all__ = [
     "readable",
     "side",
 ]
-
-#: Batch sizes that differ by more than this make times per sample the ones to compare; a last,
-#: smaller batch of an epoch does not (proposed here).
-OTHER_BATCH = 0.005
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,9 @@ Unit = Literal["step", "sample"]
 
 #: A run of fewer steady steps than a verdict needs is too short to compare (diagnose: 20 steps).
 FEW_STEPS = 20
+#: Batch sizes that differ by more than this make times per sample the ones to compare; a last,
+#: smaller batch of an epoch does not (proposed here).
+OTHER_BATCH = 0.005
 #: Below this two separate runs are not told apart even if neither wavered: the floor below which
 #: the diagnosis says nothing of lost time either (catalogue, section 3).
 FLOOR = 0.05
@@ -103,6 +106,21 @@ def difference(
         apart=apart,
         why=why,
         sentence=_sentence(unit, before, after, parts),
+    )
+
+
+def explain(before: Times, after: Times) -> str:
+    """Say where the difference between two means came from, without judging whether there is one.
+
+    Per sample where the samples a step differ and are known on both sides.
+    """
+    unit: Unit = "step"
+    if before.samples and after.samples:
+        low, high = sorted((before.samples, after.samples))
+        unit = "sample" if high - low > OTHER_BATCH * low else "step"
+    parts = _parts(unit, before, after)
+    return _sentence(
+        unit, _in(unit, before.step_ms, before), _in(unit, after.step_ms, after), parts
     )
 
 
