@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from textual.pilot import Pilot
 
 from gputop_train.tui.application import GputopApp
+from gputop_train.tui.doors import Doors
 from gputop_train.tui.result import TuiResult
 from gputop_train.tui.snapshot import Snapshot
 from gputop_train.tui.widgets.panel import Panel
@@ -23,11 +25,20 @@ def app_of(
     run_dir: Path | None = None,
     stop: Callable[[], str | None] | None = None,
     source: FakeSource | None = None,
+    run: Mapping[str, Any] | None = None,
+    root: Path | None = None,
 ) -> GputopApp:
     source = source or FakeSource(state)
     replay = Controls() if state == "replay" else None
     return GputopApp(
-        source, replay=replay, ascii=ascii, run_dir=run_dir, hz=20.0, stop=stop, come_back=COME_BACK
+        source,
+        replay=replay,
+        ascii=ascii,
+        run_dir=run_dir,
+        hz=20.0,
+        stop=stop,
+        come_back=COME_BACK,
+        doors=Doors(run=run or {}, root=root, rerun=run is not None),
     )
 
 

@@ -26,6 +26,8 @@ from gputop_train.tui.snapshot import (
     ReplayView,
     RunView,
     Series,
+    SettingGroup,
+    SettingSeen,
     Snapshot,
     StepView,
     View,
@@ -33,6 +35,14 @@ from gputop_train.tui.snapshot import (
 
 GIB = 1 << 30
 NOW = 10_000_000_000_000
+#: ``run.json`` of the run these snapshots are of.
+RUN = {
+    "id": "3f2a",
+    "command": ["python", "train.py"],
+    "mode": "script",
+    "script": "train.py",
+    "overrides": {},
+}
 
 STARVED = Finding(
     id="input-bound",
@@ -70,6 +80,59 @@ LOG = (
     "loading 1,281,167 images from /data/imagenet",
     "epoch 1: train loss 3.112, val acc 0.412",
     "epoch 2:  26%|██▌       | 334/1284 [01:29<04:12,  3.73it/s, loss=2.31]",
+)
+
+
+SETTINGS = (
+    SettingGroup(
+        "loader train.py:41",
+        "ImageFolder, feeds training",
+        None,
+        (
+            SettingSeen("num_workers", 2, suggested=7, gain="2.1 to 2.7x", changes_results=True),
+            SettingSeen("batch_size", 64, changes_results=True),
+            SettingSeen("prefetch_factor", 2),
+            SettingSeen("pin_memory", False, suggested=True),
+            SettingSeen("persistent_workers", False, changes_results=True),
+        ),
+    ),
+    SettingGroup(
+        "loader train.py:58",
+        "Streamed",
+        "train.py:58",
+        (
+            SettingSeen(
+                "num_workers",
+                0,
+                changes_results=True,
+                cannot="an IterableDataset would deliver every sample once per worker",
+            ),
+            SettingSeen(
+                "batch_size",
+                None,
+                changes_results=True,
+                cannot="its batches come from a sampler of the script's own",
+            ),
+            SettingSeen("prefetch_factor", None),
+            SettingSeen("pin_memory", False),
+            SettingSeen("persistent_workers", False, changes_results=True),
+        ),
+    ),
+    SettingGroup(
+        "this run",
+        "",
+        None,
+        (
+            SettingSeen("non_blocking", None, known=False),
+            SettingSeen("tf32", False, changes_results=True),
+            SettingSeen("bf16", True, changes_results=True, cannot="the script does it itself"),
+            SettingSeen("cudnn_benchmark", False, changes_results=True),
+            SettingSeen("compile", False, changes_results=True),
+            SettingSeen("fused", False, changes_results=True),
+            SettingSeen("expandable_segments", None, known=False),
+            SettingSeen("omp_threads", 16, changes_results=True),
+        ),
+    ),
 )
 
 
@@ -145,6 +208,7 @@ def starved(view: View, tick: int = 0) -> Snapshot:
         ),
         host=HostView(4.1, 16, 16.0, 9.4 * (1 << 20)),
         log=(*LOG[:-1], LOG[-1].replace("334", str(334 + tick))),
+        settings=SETTINGS,
     )
 
 

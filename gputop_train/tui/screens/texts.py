@@ -29,6 +29,14 @@ class Line(NamedTuple):
 
 KEYS = (
     Line("q, Ctrl-C", "leave: detach (training goes on), stop the script, or stay"),
+    Line("t", "the settings the run really has: what is advised, and what the next run is to have"),
+    Line("r", "run the script again with what was chosen, once this run has ended or is stopped"),
+    Line(
+        "p",
+        "prove it: a trial runs the script a few dozen steps at a time, as it is and changed, in "
+        "turns, and changes no file",
+    ),
+    Line("c", "side by side with another run, and where the difference came from"),
     Line("space", "freeze the view; measuring goes on. In a replay: play and pause"),
     Line("+  -", "a longer or a shorter time window"),
     Line("e", "the evidence behind the verdict, and what was ruled out"),

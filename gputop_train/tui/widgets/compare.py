@@ -32,13 +32,13 @@ def compare_rows(found: Comparison, width: int, glyphs: Glyphs) -> list[Row]:
         if difference.why != difference.sentence:
             ink = "good" if difference.apart else "warn"
             rows += _wrapped(difference.why, ink, width, glyphs)
+    for run in found.runs:
+        about = glyphs.sep.join(filter(None, (run.verdict, *run.settings))) or "no verdict"
+        rows += _wrapped(f"{run.title}: {about}", "text", width, glyphs)
     rows += [(), *_bars(found, width, glyphs), ()]
     rows += _phases(found, width, glyphs)
     rows += [(), *_numbers(found, width, glyphs)]
     rows.append(())
-    for run in found.runs:
-        about = glyphs.sep.join(filter(None, (run.verdict, *run.settings))) or "no verdict"
-        rows += _wrapped(f"{run.title}: {about}", "text", width, glyphs)
     for warning in found.warnings:
         rows += _wrapped(warning, "warn", width, glyphs)
     rows += _wrapped(found.note, "muted", width, glyphs)

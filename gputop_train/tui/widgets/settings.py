@@ -11,14 +11,15 @@ from gputop_train.tui.paint import Glyphs, Row, Span, fit, plain, spread, wrap
 from gputop_train.tui.snapshot import SettingGroup, SettingSeen
 from gputop_train.tui.widgets.board import Board
 
+#: Most wanted first: a narrow terminal shows as many as fit, and the way out.
 KEYS = (
     ("space", "change"),
-    ("left/right", "step"),
-    ("0-9", "type"),
-    ("backspace", "reset"),
     ("r", "rerun"),
     ("p", "trial"),
+    ("left/right", "step"),
+    ("backspace", "reset"),
     ("a", "take advice"),
+    ("0-9", "type"),
     ("esc", "close"),
 )
 #: What each setting is, for whoever meets it for the first time.
@@ -102,7 +103,8 @@ def settings_rows(page: SettingsPage, width: int, height: int, glyphs: Glyphs) -
     if height >= 16:
         head.append(())
     head.append(_heads(columns))
-    room = max(1, height - len(head) - len(foot))
+    room = max(1, height - len(head) - len(foot) - 1)
+    below = 0
     if not page.groups:
         body: list[Row] = [
             (),
@@ -118,9 +120,11 @@ def settings_rows(page: SettingsPage, width: int, height: int, glyphs: Glyphs) -
         ]
         body = body[:room]
     else:
-        body = _body(page, columns, width, room, glyphs)
+        body, below = _body(page, columns, width, room, glyphs)
     body += [()] * (room - len(body))
-    return [*head, *body, *foot]
+    more = f" {below} more below {glyphs.rule}" if below else ""
+    rule: Row = ((glyphs.rule * max(0, width - len(more)) + more, "faint"),)
+    return [*head, *body, rule, *foot]
 
 
 def _title(page: SettingsPage, width: int, glyphs: Glyphs) -> Row:
@@ -148,7 +152,8 @@ def _heads(columns: _Columns) -> Row:
 
 def _body(
     page: SettingsPage, columns: _Columns, width: int, room: int, glyphs: Glyphs
-) -> list[Row]:
+) -> tuple[list[Row], int]:
+    """The rows that fit around the cursor, and how many there are below them."""
     rows: list[Row] = []
     at = 0
     number = 0
@@ -156,14 +161,13 @@ def _body(
         rows.append(_group(group, width, glyphs))
         for row in group.rows:
             if number == page.cursor:
-                # With its heading, where that is right above it.
                 at = len(rows)
             rows.append(_row(page, group, row, number == page.cursor, columns, width, glyphs))
             number += 1
     if len(rows) <= room:
-        return rows
+        return rows, 0
     first = max(0, min(len(rows) - room, at - room // 2))
-    return rows[first : first + room]
+    return rows[first : first + room], len(rows) - room - first
 
 
 def _group(group: SettingGroup, width: int, glyphs: Glyphs) -> Row:
@@ -236,8 +240,7 @@ def _foot(page: SettingsPage, width: int, height: int, glyphs: Glyphs) -> list[R
     if height >= 20:
         lines = wrap(page.command, width - 3, 2, glyphs) if page.command else []
         foot += [((f" {'$ ' if n == 0 else '  '}{line}", "muted"),) for n, line in enumerate(lines)]
-        foot += [()] * (2 - len(lines))
-    return [(((glyphs.rule * width), "faint"),), *foot, keys_row(KEYS, width, glyphs)]
+    return [*foot, keys_row(KEYS, width, glyphs)]
 
 
 def _about(page: SettingsPage, group: SettingGroup, row: SettingSeen) -> str:

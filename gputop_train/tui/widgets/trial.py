@@ -95,17 +95,17 @@ def _range(low: float, high: float) -> str:
 
 
 _COLUMNS = (
-    _Column("step ms", 9, 3, _step),
-    _Column("us/sample", 11, 4, _sample),
-    _Column("samples/s", 11, 6, _rate),
-    _Column("peak mem", 11, 7, _memory),
-    _Column("GPU busy", 10, 8, _busy),
-    _Column("relative", 10, 0, _relative),
-    _Column("interval", 12, 2, _interval),
-    _Column("predicted", 12, 5, _predicted),
-    _Column("cost/M", 9, 9, _cost),
+    _Column("step ms", 8, 3, _step),
+    _Column("us/sample", 10, 5, _sample),
+    _Column("samples/s", 10, 9, _rate),
+    _Column("peak mem", 10, 6, _memory),
+    _Column("GPU", 6, 7, _busy),
+    _Column("relative", 9, 0, _relative),
+    _Column("interval", 11, 2, _interval),
+    _Column("predicted", 11, 4, _predicted),
+    _Column("cost/M", 8, 8, _cost),
 )
-_VERDICT = 16
+_VERDICT = 15
 
 
 def trial_rows(page: TrialPage, width: int, height: int, glyphs: Glyphs) -> list[Row]:
@@ -121,8 +121,9 @@ def trial_rows(page: TrialPage, width: int, height: int, glyphs: Glyphs) -> list
     rows = [_title(page, width, glyphs)]
     if height >= 14:
         rows.append(())
-    rows += _status(page, width, glyphs)
-    if height >= 14:
+    status = _status(page, width, glyphs)
+    rows += status
+    if height >= 14 and status:
         rows.append(())
     room = height - len(rows) - len(foot)
     table = _table(page, width, glyphs)[: max(0, room)]
@@ -163,6 +164,8 @@ def _status(page: TrialPage, width: int, glyphs: Glyphs) -> list[Row]:
     if page.leg is None:
         return [fit([(f" {page.now or 'Waiting for the first leg.'}", "muted")], width, glyphs)]
     what = f" leg {page.leg}: {page.arm}, {page.phase or 'starting'}"
+    if width < 60:
+        what = f" leg {page.leg}"
     if page.step is not None and page.steps:
         what += f", step {page.step} of {page.steps}"
     left = ""
@@ -186,7 +189,7 @@ def _table(page: TrialPage, width: int, glyphs: Glyphs) -> list[Row]:
     if not page.rows:
         return []
     names = max(len(_change(row)) for row in page.rows) + 2
-    least = max(12, min(names, 22 if width < 100 else 34))
+    least = min(names, 12 if width < 60 else 22 if width < 100 else 28)
     unused = {c.name for c in _COLUMNS if _blank(c, page, glyphs)}
     kept = [c for c in _COLUMNS if c.name not in unused]
     while kept and 1 + least + sum(c.size for c in kept) + _VERDICT > width:
@@ -206,7 +209,10 @@ def _table(page: TrialPage, width: int, glyphs: Glyphs) -> list[Row]:
         if row.why and row.status in ("refused", "failed", "inconclusive"):
             rows.append(fit([(f"   {row.why}", "muted")], width, glyphs))
     if any(row.marks for row in page.rows):
-        legend = {"changes results": "* changes results", "what-if": "? a what-if: falsifies"}
+        legend = {
+            "changes results": "* changes results",
+            "what-if": "? what-if: what is trained is useless",
+        }
         known = [words for mark, words in legend.items() if any(mark in r.marks for r in page.rows)]
         rows.append(fit([(" " + "   ".join(known), "muted")], width, glyphs))
     return rows
@@ -214,7 +220,7 @@ def _table(page: TrialPage, width: int, glyphs: Glyphs) -> list[Row]:
 
 def _blank(column: _Column, page: TrialPage, glyphs: Glyphs) -> bool:
     """Whether a column has nothing to say: no GPU, no price, no prediction."""
-    late = column.name in ("GPU busy", "cost/M", "predicted", "peak mem")
+    late = column.name in ("GPU", "cost/M", "predicted", "peak mem")
     return late and all(column.cell(row, glyphs)[0] == "-" for row in page.rows)
 
 
@@ -319,7 +325,7 @@ class TrialTable(Board):
             return None
         keys = [("q", "close" if self.page.over else "leave or stop"), ("s", "screenshot")]
         if self.page.over and self.page.best is not None:
-            what = "rerun with what was proved" if self.rerun else "the command to keep it"
+            what = "rerun with it" if self.rerun else "how to keep it"
             keys.insert(1, ("r", what))
         below = [fit([(f" {self.message}", "info")], width, self.glyphs)] if self.message else []
         below.append(keys_row(tuple(keys), width, self.glyphs))

@@ -43,7 +43,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """The card's words, before layout: headline, promise, and labelled lines."""
+    """The card's words, before layout: headline, promise, labelled lines, keys that lead on."""
 
     headline: str
     ink: str
@@ -52,6 +52,7 @@ class Card:
     lead: str
     aside: str
     lines: tuple[Line, ...]
+    keys: tuple[str, ...] = ()
 
 
 def card(snap: Snapshot, glyphs: Glyphs) -> Card:
@@ -72,6 +73,7 @@ def card(snap: Snapshot, glyphs: Glyphs) -> Card:
             "",
             (*_also(diagnosis), *_hidden_waits(diagnosis, snap))
             or (Line("", ("The time goes into training itself.",), "muted"),),
+            _keys((), snap),
         )
     if status == "abstained":
         lead = note or "A signal is missing, so no cause is named and none is excluded."
@@ -113,7 +115,15 @@ def _verdict(diagnosis: Diagnosis, finding: Finding, snap: Snapshot, glyphs: Gly
         without_exponents(finding.summary),
         f"confidence {finding.confidence}",
         tuple(lines),
+        _keys(finding.advice, snap),
     )
+
+
+def _keys(advice: tuple[Advice, ...], snap: Snapshot) -> tuple[str, ...]:
+    """The keys that lead on from the card: only what somebody who watches can do."""
+    if snap.replay is None and any(item.setting for item in advice):
+        return ("[t] change and rerun", "[p] prove it in a trial", "[c] compare")
+    return ("[t] settings", "[c] compare")
 
 
 def _upper(text: str) -> str:
@@ -241,8 +251,22 @@ def card_rows(snap: Snapshot, width: int, height: int, glyphs: Glyphs) -> list[R
     side = (glyphs.side, words.ink)
     rows = [_top(words, width, glyphs)]
     rows += [(side, (" ", "text"), *fit(row, inner, glyphs), (" ", "text"), side) for row in body]
-    rows.append(((glyphs.corner[2] + glyphs.rule * (width - 2) + glyphs.corner[3], words.ink),))
+    rows.append(_bottom(words, width, glyphs))
     return rows
+
+
+def _bottom(words: Card, width: int, glyphs: Glyphs) -> Row:
+    """The lower edge, with as many keys in it as fit whole."""
+    spans: list[Span] = [(glyphs.corner[2] + glyphs.rule, words.ink)]
+    room = width - 4
+    for key in words.keys:
+        need = len(key) + 3
+        if need > room:
+            break
+        spans += [(f" {key} ", "key"), (glyphs.rule, words.ink)]
+        room -= need
+    spans.append((glyphs.rule * (room + 1) + glyphs.corner[3], words.ink))
+    return tuple(spans)
 
 
 def _top(words: Card, width: int, glyphs: Glyphs) -> Row:
