@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gputop_train.script_command import ScriptCommand
+
 if TYPE_CHECKING:
+    from gputop_train.launch.options import Target
+    from gputop_train.launch.streams import Voice
     from gputop_train.report.compare import RunSide
+    from gputop_train.trial.check import Outcome
 
 _ROOT_HELP = "Where runs are kept."
 _ASCII_HELP = "Draw with ASCII characters only."
@@ -126,6 +132,197 @@ def _told_apart(sides: list[RunSide]) -> list[RunSide]:
     return found
 
 
+@click.command(
+    cls=ScriptCommand,
+    options_metavar="[OPTIONS] SCRIPT [ARGS]... | -m MODULE [ARGS]... | -- COMMAND [ARGS]...",
+)
+@click.option(
+    "--baseline-ref",
+    metavar="PATH|GITREF",
+    help="Older code: a commit of git, another directory or another script. Runs beside the "
+    "newer code, turn by turn.",
+)
+@click.option(
+    "--baseline",
+    "baseline_file",
+    metavar="FILE",
+    help="A stored baseline. Time is judged on the same machine alone.",
+)
+@click.option("--save-baseline", metavar="FILE", help="Measure, and store it as a baseline.")
+@click.option(
+    "--max-slowdown",
+    type=click.FloatRange(min=0),
+    default=5.0,
+    show_default=True,
+    metavar="PCT",
+    help="How much longer a sample may take.",
+)
+@click.option(
+    "--max-memory",
+    type=click.FloatRange(min=0),
+    default=2.0,
+    show_default=True,
+    metavar="PCT",
+    help="How much more memory the peak may take.",
+)
+@click.option("--no-time", is_flag=True, help="Judge only what does not drift with the host.")
+@click.option(
+    "--steps", type=click.IntRange(min=1), metavar="N", help="Measured steps of a leg (60)."
+)
+@click.option("--warmup", type=click.IntRange(min=1), metavar="W", help="Steps before them.")
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Pairs of legs; without it, until the result is clear.",
+)
+@click.option(
+    "--max-minutes",
+    type=click.FloatRange(min=0, min_open=True),
+    default=10.0,
+    show_default=True,
+    metavar="M",
+    help="What it may take in all.",
+)
+@click.option("--json", "json_path", metavar="FILE", help="Write the result; - is stdout.")
+@click.option("--markdown", "markdown_path", metavar="FILE", help="Append it as Markdown.")
+@click.option("--run-root", metavar="DIR", help=_ROOT_HELP)
+@click.option("--python", metavar="PATH", help="The interpreter that runs the script.")
+@click.option(
+    "--guard",
+    type=click.Choice(["auto", "overlay", "refuse"]),
+    default="auto",
+    show_default=True,
+    help="How your files are kept as they are: writes diverted, or refused.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Of every leg.")
+@click.option("--ascii", "ascii_only", is_flag=True, help=_ASCII_HELP)
+@click.pass_context
+def check(ctx: click.Context, /, **given: Any) -> int:
+    """Say whether a script became slower or takes more than before: a gate for CI.
+
+    Exits with 0 = pass, 1 = the script failed, 3 = inconclusive, 4 = regression.
+    """
+    target: Target | None = ctx.obj
+    if target is None:
+        raise click.UsageError("There is nothing to run: name a script, -m MODULE or -- COMMAND.")
+    modes = [given[name] for name in ("baseline_ref", "baseline_file", "save_baseline")]
+    if sum(mode is not None for mode in modes) != 1:
+        raise click.UsageError(
+            "Name one thing to check against: --baseline-ref PATH|GITREF or --baseline FILE. "
+            "--save-baseline FILE makes such a file."
+        )
+    if given["no_time"] and given["save_baseline"]:
+        raise click.UsageError("--save-baseline judges nothing: leave --no-time out.")
+    for name in ("json_path", "markdown_path", "save_baseline"):
+        _check_writable(given[name])
+    return _check(target, given)
+
+
+def _check_writable(named: str | None) -> None:
+    if named is None or named == "-":
+        return
+    path = Path(named)
+    if path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
+        raise click.UsageError(
+            f"{path} cannot be written. Name a file in a directory that exists and is writable."
+        )
+
+
+def _check(target: Target, given: dict[str, Any]) -> int:
+    from gputop_train import paths
+    from gputop_train.launch.streams import Voice
+    from gputop_train.trial import baseline, store
+    from gputop_train.trial import check as checking
+    from gputop_train.trial.check_record import Limits
+    from gputop_train.trial.interrupts import Interrupts
+    from gputop_train.trial.plan import Plan
+    from gputop_train.trial.versions import VersionProblem
+    from gputop_train.trial_commands import _let_go_of_stdin
+
+    file, stored = given["baseline_file"], None
+    if file is not None:
+        try:
+            stored = baseline.load(Path(file))
+        except baseline.BaselineProblem as problem:
+            raise click.UsageError(str(problem)) from None
+    voice = Voice()
+    root = paths.run_root(given["run_root"])
+    common = ("steps", "warmup", "rounds", "max_minutes", "guard", "seed", "python", "run_root")
+    plan = Plan(target=target, **{name: given[name] for name in common})
+    limits = Limits(given["max_slowdown"] / 100, given["max_memory"] / 100, not given["no_time"])
+    _let_go_of_stdin()
+    with Interrupts(voice.say) as interrupts:
+        try:
+            checking.sweep(root)
+            place = store.make(root)
+            checker = checking.Checker(
+                target, plan, limits, place, dict(os.environ), interrupts, voice.say
+            )
+            try:
+                if given["baseline_ref"] is not None:
+                    outcome = checker.against_code(given["baseline_ref"])
+                elif stored is not None:
+                    outcome = checker.against_stored(stored)
+                else:
+                    outcome = checker.by_itself()
+            finally:
+                with contextlib.suppress(OSError):
+                    store.prune(root)
+        except VersionProblem as problem:
+            shutil.rmtree(place.trial_dir, ignore_errors=True)
+            raise click.UsageError(str(problem)) from None
+        except store.TrialStoreError as problem:
+            raise click.ClickException(str(problem)) from None
+    return _conclude(outcome, target, given, voice)
+
+
+def _conclude(outcome: Outcome, target: Target, given: dict[str, Any], voice: Voice) -> int:
+    from gputop_train.launch.streams import speaks_utf8
+    from gputop_train.trial import baseline, check_words
+
+    found, measured = outcome.check, outcome.measured
+    if found is None and outcome.problem is not None:
+        voice.say(outcome.problem)
+        return outcome.code
+    if found is None and measured is not None:
+        content = baseline.encode(
+            measured.side, measured.machine, script=target.name, warmup=measured.warmup
+        )
+        _write(given["save_baseline"], content.decode("ascii"))
+        voice.say(
+            f"{given['save_baseline']} holds {len(measured.side.step_ms)} legs of "
+            f"{measured.side.steps} steps in all. Check against it with: gputop-train check "
+            f"--baseline {given['save_baseline']} {target.name}"
+        )
+        return 0
+    if found is None:
+        return outcome.code or 125
+    if given["json_path"] is not None:
+        _write(given["json_path"], json.dumps(check_words.as_json(found), indent=1) + "\n")
+    if given["markdown_path"] is not None:
+        _append(given["markdown_path"], check_words.markdown(found))
+    width = shutil.get_terminal_size((100, 24)).columns
+    ascii_only = given["ascii_only"] or not speaks_utf8()
+    for line in check_words.lines(found, width, ascii_only=ascii_only):
+        click.echo(line, err="-" in (given["json_path"], given["markdown_path"]))
+    return found.exit_code
+
+
+def _append(target: str, text: str) -> None:
+    """Add to a file, as a CI's summary wants it: other steps write there too."""
+    if target == "-":
+        _write(target, text)
+        return
+    try:
+        with Path(target).open("a", encoding="utf-8", errors="backslashreplace") as stream:
+            stream.write(text)
+    except OSError as failure:
+        raise click.ClickException(
+            f"{target} cannot be written: {failure.strerror or failure}. Name another file."
+        ) from None
+
+
 def _write(target: str, text: str) -> None:
     from gputop_train.launch.ending import write_file
     from gputop_train.launch.streams import write_all
@@ -142,4 +339,4 @@ def _write(target: str, text: str) -> None:
         ) from None
 
 
-COMMANDS: dict[str, click.Command] = {command.name or "": command for command in (compare,)}
+COMMANDS: dict[str, click.Command] = {command.name or "": command for command in (compare, check)}

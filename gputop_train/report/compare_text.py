@@ -184,7 +184,7 @@ def _worth_idle(comparison: Comparison) -> list[Row]:
 
 def markdown(comparison: Comparison) -> str:
     """The comparison as GitHub's Markdown."""
-    titles = [_cell(run.title) for run in comparison.runs]
+    titles = [escaped(run.title) for run in comparison.runs]
     out = [_md_row(["", *titles]), _md_row(["---", *["---:"] * len(titles)])]
     out += [_md_row([r.label, *(value(v, r.unit) for v in r.values)]) for r in comparison.rows]
     for phase in _worth(comparison):
@@ -198,14 +198,16 @@ def markdown(comparison: Comparison) -> str:
     for row in _worth_idle(comparison):
         cells = [value(v, "ms") for v in row.values]
         out.append(_md_row([f"GPU idle a step: {row.label}", *cells]))
-    out.append(_md_row(["verdict", *(_cell(run.verdict) for run in comparison.runs)]))
+    out.append(_md_row(["verdict", *(escaped(run.verdict) for run in comparison.runs)]))
     if any(run.settings for run in comparison.runs):
-        out.append(_md_row(["settings", *(_cell("; ".join(r.settings)) for r in comparison.runs)]))
+        out.append(
+            _md_row(["settings", *(escaped("; ".join(r.settings)) for r in comparison.runs)])
+        )
     out.append("")
     for one in comparison.differences:
-        why = "" if one.why == one.sentence else f" {_cell(one.why)}"
-        out.append(f"- **{titles[one.index]}** against {titles[0]}: {_cell(one.sentence)}.{why}")
-    out += [f"- Mind: {_cell(warning)}" for warning in comparison.warnings]
+        why = "" if one.why == one.sentence else f" {escaped(one.why)}"
+        out.append(f"- **{titles[one.index]}** against {titles[0]}: {escaped(one.sentence)}.{why}")
+    out += [f"- Mind: {escaped(warning)}" for warning in comparison.warnings]
     return "\n".join([*out, "", f"_{comparison.note}_", ""])
 
 
@@ -213,7 +215,7 @@ def _md_row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def _cell(text: str) -> str:
+def escaped(text: str) -> str:
     """Text from a script, so that it can be no markup of ours."""
     plain = fmt.printable(text)
     for char in "\\|`*_<>[]":
@@ -281,4 +283,4 @@ def _difference(comparison: Comparison, one: Difference) -> dict[str, Any]:
     }
 
 
-__all__ = ["Row", "as_json", "lines", "markdown", "value"]
+__all__ = ["Row", "as_json", "escaped", "lines", "markdown", "value"]

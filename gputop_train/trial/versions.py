@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
 from gputop_train.launch.options import Target
@@ -61,6 +61,13 @@ def older(
     Raises:
         VersionProblem: There is none, or it cannot be had.
     """
+    found = _find(named, target, own, environ, overlay=overlay)
+    return replace(found, arm=replace(found.arm, name=found.title))
+
+
+def _find(
+    named: str, target: Target, own: Path, environ: Mapping[str, str], *, overlay: bool
+) -> Older:
     path = Path(named).expanduser()
     if not path.exists():
         return _of_ref(named, target, own, environ, overlay=overlay)
