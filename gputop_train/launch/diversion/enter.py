@@ -26,7 +26,7 @@ def main(plan_path: str, told: int, executable: str, argv: list[str]) -> int:
         with open(plan_path, encoding="utf-8", errors="surrogateescape") as stream:  # noqa: PTH123
             plan = json.load(stream)
         try:
-            world = enter(plan)
+            world = enter(plan, argv)
         except WorldProblem as problem:
             return _tell(told, {"world": str(problem)}, 125)
         with open(plan["result"], "w", encoding="utf-8") as stream:  # noqa: PTH123

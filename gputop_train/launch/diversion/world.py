@@ -12,22 +12,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gputop_train.launch.diversion import libc
 from gputop_train.launch.diversion.layers import Layers, WorldProblem, open_path, why
 from gputop_train.launch.diversion.mountinfo import Mount, visible, within
-
-#: Where services leave sockets and pipes that do not work through an overlay.
-MEETING_PLACES = ("/tmp", "/run", "/var/run", "/var/tmp")
-MAX_MEETINGS = 200
-#: Directories of somebody else's in which everybody writes.
-SHARED_PLACES = ("/tmp", "/var/tmp")
+from gputop_train.launch.diversion.places import grounds_of, meetings, mount_at, nearest
+from gputop_train.launch.diversion.split import split
 
 
-def enter(plan: Mapping[str, Any]) -> dict[str, Any]:
+def enter(plan: Mapping[str, Any], words: Sequence[str] = ()) -> dict[str, Any]:
     """Put this process, which must have one thread, into the world ``plan`` describes.
 
     Args:
@@ -35,6 +30,7 @@ def enter(plan: Mapping[str, Any]) -> dict[str, Any]:
             ``memory_bytes`` (the most that is kept in memory where no disk can keep it),
             ``mark`` (the name its mounts bear) and ``over`` (pairs of a place and a directory that
             is shown over it: ``TrialLeg.over``).
+        words: The command's arguments; what they name may be where it writes.
 
     Returns:
         ``{"mnt", "diverted", "sealed", "in_memory"}``; ``mnt`` names the mount namespace.
@@ -47,6 +43,8 @@ def enter(plan: Mapping[str, Any]) -> dict[str, Any]:
     except OSError:
         raise WorldProblem("the working directory has been removed") from None
     privileged = libc.may_mount()
+    # Before owners are seen through a user namespace, where all others look the same.
+    grounds = [] if privileged else grounds_of(words, os.environ, cwd)
     try:
         _leave(privileged)
     except OSError as error:
@@ -57,11 +55,11 @@ def enter(plan: Mapping[str, Any]) -> dict[str, Any]:
     with contextlib.ExitStack() as open_:
         kept = [(path, open_path(path)) for path in map(os.path.realpath, plan["real"])]
         laid = [(path, open_path(path), open_path(over)) for path, over in _laid_over(plan)]
-        met = [(path, open_path(path)) for path in _meetings(mounts, [p for p, _ in kept])]
+        met = [(path, open_path(path)) for path in meetings(mounts, [p for p, _ in kept])]
         for fd in [fd for _, fd in (*kept, *met)] + [fd for _, *pair in laid for fd in pair]:
             open_.callback(os.close, fd)
         try:
-            root = _stack(layers, mounts) if privileged else _split(layers, mounts, cwd)
+            root = _stack(layers, mounts) if privileged else split(layers, mounts, grounds)
             _check_place(cwd, mounts, layers)
             for path, real, over in laid:
                 _lay_over(layers, mounts, root, path, real, over)
@@ -108,14 +106,13 @@ def _stack(layers: Layers, mounts: list[Mount]) -> str:
         if any(within(mount.point, place) for place in hidden):
             continue
         if mount.point == "/":
-            # Before its own path is opened: the store may become a file system of its own.
             root = _stack_root(layers, mount)
             continue
         at = root + mount.point
         try:
             if mount.is_kernels or mount.is_read_only:
                 libc.mount(mount.point, at, "", libc.MS_BIND)
-            elif not _is_directory(mount.point) or not layers.divert(
+            elif not os.path.isdir(mount.point) or not layers.divert(  # noqa: PTH112
                 mount.point, at, mount.point, mount.options
             ):
                 layers.seal(mount.point, at, mount, mount.point, deep=False)
@@ -130,46 +127,11 @@ def _stack_root(layers: Layers, mount: Mount) -> str:
     root = layers.path("root")
     if layers.divert("/", root, "/", mount.options):
         return root
+    if layers.in_memory:  # the store has become a file system of its own meanwhile
+        root = layers.path("root")
+        if layers.divert("/", root, "/", mount.options):
+            return root
     raise WorldProblem("the kernel makes no overlay of the root file system")
-
-
-def _split(layers: Layers, mounts: list[Mount], cwd: str) -> str:
-    """Overlay in place every directory below which nothing is mounted."""
-    if os.access("/", os.W_OK):
-        raise WorldProblem("the root directory is yours and other file systems are mounted in it")
-    with contextlib.ExitStack() as open_:
-        shared = []
-        for path in dict.fromkeys((*SHARED_PLACES, cwd)):
-            if _is_anothers(path) and os.access(path, os.W_OK):
-                shared.append((path, open_path(path)))
-                open_.callback(os.close, shared[-1][1])
-        for child in _children("/"):
-            _cover(layers, mounts, child, _mount_at("/", mounts))
-        for path, fd in shared:
-            # A directory that belongs to somebody else cannot be copied up into our namespace, but
-            # an overlay's own root need not be.
-            if path not in layers.diverted and _nearest(path, layers.diverted):
-                layers.divert(f"/proc/self/fd/{fd}", path, path)
-    return ""
-
-
-def _cover(layers: Layers, mounts: list[Mount], path: str, above: Mount) -> None:
-    mount = next((m for m in mounts if m.point == path), above)
-    if mount.is_kernels or mount.is_read_only or os.path.islink(path):  # noqa: PTH114
-        return
-    if not _is_directory(path):
-        if os.access(path, os.W_OK):
-            layers.seal(path, path, mount, path, deep=False)
-        return
-    if not os.access(path, os.X_OK):
-        return  # nothing below it can be reached
-    below = any(m.point != path and within(m.point, path) for m in mounts)
-    if not below and layers.divert(path, path, path, mount.options):
-        return
-    children = _children(path) if below else []
-    layers.seal(path, path, mount, path, deep=True)
-    for child in children:
-        _cover(layers, mounts, child, mount)
 
 
 def _laid_over(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -190,7 +152,7 @@ def _lay_over(
             if mount.point != place and within(mount.point, place):
                 below.append((mount.point, open_path(root + mount.point)))
                 open_.callback(os.close, below[-1][1])
-        options = _mount_at(place, mounts).options
+        options = mount_at(place, mounts).options
         below_it, shown = f"/proc/self/fd/{real}", f"/proc/self/fd/{over}"
         if not layers.divert(below_it, root + place, place, options, over=shown):
             raise WorldProblem(f"older code cannot be laid over {place}")
@@ -201,77 +163,12 @@ def _lay_over(
 def _check_place(cwd: str, mounts: list[Mount], layers: Layers) -> None:
     """The script's own directory must be one in which it can write, and not really."""
     places = [*layers.diverted, *layers.sealed, *(m.point for m in mounts if m.is_kernels)]
-    nearest = _nearest(cwd, places)
-    if nearest in layers.diverted:
+    place = nearest(cwd, places)
+    if place in layers.diverted or not os.access(cwd, os.W_OK):
         return
-    if nearest in layers.sealed and any(m.point != cwd and within(m.point, cwd) for m in mounts):
+    if place in layers.sealed and any(m.point != cwd and within(m.point, cwd) for m in mounts):
         raise WorldProblem(f"another file system is mounted below {cwd}")
     raise WorldProblem(f"the file system of {cwd} cannot be overlaid")
-
-
-def _nearest(path: str, places: list[str]) -> str | None:
-    return max((place for place in places if within(path, place)), key=len, default=None)
-
-
-def _mount_at(path: str, mounts: list[Mount]) -> Mount:
-    point = _nearest(path, [mount.point for mount in mounts])
-    return next(mount for mount in mounts if mount.point == point)
-
-
-def _children(path: str) -> list[str]:
-    try:
-        return [entry.path for entry in os.scandir(path)]
-    except OSError:
-        return []
-
-
-def _is_directory(path: str) -> bool:
-    return os.path.isdir(path)  # noqa: PTH112
-
-
-def _is_anothers(path: str) -> bool:
-    try:
-        seen = os.stat(path)  # noqa: PTH116
-    except OSError:
-        return False
-    return (seen.st_uid, seen.st_gid) != (os.geteuid(), os.getegid())
-
-
-def _meetings(mounts: list[Mount], kept: list[str]) -> list[str]:
-    """Return sockets and named pipes that processes outside may have open."""
-    found: list[str] = []
-    for path in _candidates():
-        if len(found) >= MAX_MEETINGS:
-            break
-        if path in found or any(within(path, place) for place in kept):
-            continue
-        try:
-            mode = os.lstat(path).st_mode
-        except OSError:
-            continue
-        if (stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode)) and not _mount_at(path, mounts).is_kernels:
-            found.append(path)
-    return found
-
-
-def _candidates() -> Iterator[str]:
-    with contextlib.suppress(OSError), open("/proc/net/unix", "rb") as stream:  # noqa: PTH123
-        for line in stream:
-            fields = line.rstrip(b"\n").split(b" ")
-            if fields[-1].startswith(b"/"):
-                yield os.path.realpath(os.fsdecode(fields[-1]))
-    for place in map(os.path.realpath, MEETING_PLACES):
-        for entry in _entries(place):
-            yield entry.path
-            if entry.is_dir(follow_symlinks=False):
-                yield from (inner.path for inner in _entries(entry.path))
-
-
-def _entries(path: str) -> list[os.DirEntry[str]]:
-    try:
-        return list(os.scandir(path))[:1000]
-    except OSError:
-        return []
 
 
 def _move_into(root: str) -> None:
