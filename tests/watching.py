@@ -9,7 +9,14 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from gputop_train.report.schema import validate
+
+#: For verdicts on real timings. Whoever else runs on the cores of a test machine takes part in them:
+#: beside five busy processes two of twelve demos read otherwise, alone none of them. What is wrong
+#: three times is wrong.
+undisturbed_at_least_once = pytest.mark.flaky(reruns=2)
 
 
 def watch(

@@ -9,7 +9,11 @@ import pytest
 from gputop_train import demos_index
 from tests import watching
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    watching.undisturbed_at_least_once,
+]
 
 
 def watch(folder, name, *arguments, options=()):

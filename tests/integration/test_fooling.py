@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gputop_train.report.schema import validate
+from tests.watching import undisturbed_at_least_once
 
 ROOT = Path(__file__).resolve().parents[2]
 FOOLING = ROOT / "demos" / "fooling"
@@ -39,6 +40,7 @@ def test_each_of_them_says_what_is_expected_of_it():
     assert names - set(HERE) == {"busy_neighbour"}  # takes a GPU
 
 
+@undisturbed_at_least_once
 @pytest.mark.parametrize("name", sorted(HERE))
 def test_it_is_not_fooled(name):
     found = watched(name)
