@@ -134,15 +134,25 @@ def _check_json_path(path: Path) -> None:
 
 def _run(asked: Plan, json_path: str | None, *, trial_id: str | None, ascii_only: bool) -> int:
     from gputop_train import paths
+    from gputop_train.launch import spawn
+    from gputop_train.launch.interpreter import CommandProblem
+    from gputop_train.launch.options import Options
     from gputop_train.launch.streams import Voice
     from gputop_train.trial import store
     from gputop_train.trial.interrupts import Interrupts
-    from gputop_train.trial.runner import Runner
 
     voice = Voice()
+    try:
+        spawn.resolve_command(Options(asked.target, python=asked.python), os.environ)
+    except CommandProblem as problem:
+        voice.say(str(problem))
+        return problem.code
     root = paths.run_root(asked.run_root)
     _let_go_of_stdin()
-    with Interrupts() as interrupts:
+    with Interrupts(voice.say) as interrupts:
+        # Imported here: threads that numpy starts are to block what we fetch, as we do.
+        from gputop_train.trial.runner import Runner
+
         try:
             place = store.make(root, trial_id)
         except store.TrialStoreError as problem:
@@ -178,6 +188,8 @@ def _show(standing: Standing, json_path: str | None, *, ascii_only: bool) -> Non
 
     body = standing.body()
     if not standing.baseline_legs:
+        if standing.state == "stopped":
+            click.echo("gputop-train: Nothing was measured yet.", err=True)
         return
     ascii_only = ascii_only or not speaks_utf8()
     stream = sys.stderr if json_path == "-" else sys.stdout

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Collection
-from types import TracebackType
-from typing import Protocol
+from collections.abc import Callable, Collection
+from types import FrameType, TracebackType
+from typing import Any, Protocol
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
@@ -34,23 +34,30 @@ class Waiting(Protocol):
 class Interrupts:
     """The signals that end a trial, while it is entered.
 
+    Args:
+        tell: Told once, in a line for the person who pressed the key.
+
     Attributes:
         signum: The first that came; ``None`` while none did.
         urgency: How many came. The second means: at once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[str], None] = lambda _line: None) -> None:
+        self._tell = tell
         self.signum: int | None = None
         self.urgency = 0
         self._fetched: frozenset[int] = frozenset()
         self._mask: Collection[int] = ()
-        self._children: object = None
+        self._handlers: dict[int, Any] = {}
+        self._told = False
 
     def __enter__(self) -> Interrupts:
         # Not what we were told to ignore, as nohup does: it would be fetched nevertheless.
         wanted = {n for n in _ENDING if signal.getsignal(n) != signal.SIG_IGN}
+        # The kernel may hand a signal to a thread of a library's, which does not block it.
+        self._handlers = {n: signal.signal(n, self._caught) for n in wanted}
         # SIGCHLD only wakes us; one that is ignored would take the shims' exit statuses away.
-        self._children = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self._handlers[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._fetched = frozenset({*wanted, signal.SIGCHLD})
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, self._fetched)
         return self
@@ -64,6 +71,8 @@ class Interrupts:
         while signal.sigtimedwait(self._fetched, 0) is not None:
             pass  # or a second Ctrl-C would be a traceback after all is done
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+        for number, handler in self._handlers.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     @property
     def stopped(self) -> bool:
@@ -85,8 +94,15 @@ class Interrupts:
         found = signal.sigtimedwait(self._fetched, max(0.0, seconds))
         while found is not None:
             if found.si_signo != signal.SIGCHLD:
-                self.signum = self.signum or found.si_signo
-                self.urgency += 1
+                self._caught(found.si_signo, None)
             elif time.monotonic() < deadline:
-                return
+                break
             found = signal.sigtimedwait(self._fetched, 0)
+        if self.signum is not None and not self._told:
+            self._told = True
+            self._tell("Stopping: the leg is ended first. Press Ctrl-C again to kill it.")
+
+    def _caught(self, number: int, _frame: FrameType | None) -> None:
+        # Nothing else here: this may run in the middle of a line that is being told.
+        self.urgency += 1
+        self.signum = self.signum or number

@@ -301,8 +301,14 @@ class Runner:
 
     @staticmethod
     def _place(one: Candidate, found: LegResult) -> None:
-        """Set a candidate's status by its newest leg; one that failed runs no more."""
+        """Set a candidate's status by its newest leg; one that failed runs no more.
+
+        A leg that was cut short takes nothing from those before it.
+        """
         one.legs.append(found)
+        if found.status in ("stopped", "inconclusive") and one.pairs:
+            one.status = "measured"
+            return
         one.status, one.why, one.refused = found.status, found.why, found.refused
 
     def _pair(self, base: LegResult, ran: Sequence[tuple[Candidate, LegResult]]) -> None:

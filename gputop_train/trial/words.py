@@ -9,6 +9,8 @@ from gputop_train.report.format import milliseconds, size
 from gputop_train.trial.record import LegResult
 from gputop_train.trial.standing import Candidate, Prediction, marks
 
+_WORDS = {"failed": "failed", "stopped": "not proven", "inconclusive": "inconclusive"}
+
 
 def factor(value: float) -> str:
     """A speed-up with as many digits as a trial can tell: ``2.60x``, ``12.4x``."""
@@ -83,9 +85,8 @@ def outcome(one: Candidate, baseline: dict[str, object] | None) -> str:
     found = marks(one.arm)
     shown = f"{name} ({', '.join(found)})" if found else name
     if one.status in ("refused", "failed", "stopped", "inconclusive") and one.why:
-        word = {"stopped": "was stopped"}.get(one.status, f"was {one.status}")
-        word = {"failed": "failed", "inconclusive": "is inconclusive"}.get(one.status, word)
-        return f"{shown} {word}: {one.why}"
+        # A refusal names the setting itself.
+        return one.why if one.status == "refused" else f"{shown}: {_WORDS[one.status]}. {one.why}"
     compared = one.compared
     if compared is None or compared.speedup is None:
         return f"{shown} was not measured." if not one.why else f"{shown}: {one.why}"
