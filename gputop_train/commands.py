@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -63,7 +64,7 @@ def _opened(run: str, run_root: str | None) -> Iterator[Path]:
 
 
 @click.command()
-@click.argument("run", metavar="[RUN or PID]", required=False)
+@click.argument("run", metavar="[RUN, TRIAL or PID]", required=False)
 @click.option(
     "--duration", type=click.FloatRange(min=0), metavar="S", help="Leave after S seconds."
 )
@@ -86,9 +87,15 @@ def attach(
     run_root: str | None,
     ascii_only: bool,
 ) -> int:
-    """Join a running job again; the newest one when none is named."""
+    """Join a running job, or a trial, again; the newest job when none is named."""
     from gputop_train.launch import attach as joining
 
+    if run is not None and re.fullmatch("t[0-9a-f]+", run):
+        from gputop_train import watch_commands
+
+        if (trial := watch_commands.find_trial(run, _root(run_root))) is not None:
+            screen = wants_screen(no_tui=no_tui, json_path=json_path)
+            return watch_commands.watch(trial, screen=screen, ascii_only=ascii_only)
     run_dir = _find(run, run_root)
     if burst:
         from gputop_train.launch import bursting

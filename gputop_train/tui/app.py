@@ -12,6 +12,7 @@ from gputop_train import paths
 from gputop_train.launch.runfile import read_json
 from gputop_train.tui import terminal
 from gputop_train.tui.application import GputopApp
+from gputop_train.tui.base import BaseApp
 from gputop_train.tui.control import request_stop
 from gputop_train.tui.doors import Doors
 from gputop_train.tui.files import write_private
@@ -20,20 +21,21 @@ from gputop_train.tui.replay import ReplaySource
 from gputop_train.tui.result import TuiResult
 from gputop_train.tui.source import LiveSource
 from gputop_train.tui.terminal import can_run
+from gputop_train.tui.trial_app import TrialApp
 
 
-def _crash_report(error: BaseException, run_dir: Path) -> str:
+def _crash_report(error: BaseException, run_dir: Path, again: str) -> str:
     """Write a traceback without local variables; say in a sentence what happened."""
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     path = write_private(run_dir, "screen-crash.txt", text)
     details = f" Details are in {path}." if path is not None else ""
     return (
         f"The screen failed ({type(error).__name__}); training is not affected.{details} "
-        f"Watch on with: {paths.come_back('attach', run_dir)}"
+        f"Watch on with: {again}"
     )
 
 
-def _run(app: GputopApp, run_dir: Path, *, replay: bool) -> TuiResult:
+def _run(app: BaseApp, run_dir: Path, *, replay: bool, again: str) -> TuiResult:
     signalled: list[int] = []
 
     def leave(code: int) -> None:
@@ -50,7 +52,7 @@ def _run(app: GputopApp, run_dir: Path, *, replay: bool) -> TuiResult:
     if signalled:
         return TuiResult("ended" if replay else "detached", signalled[0])
     if app.crash is not None:
-        told = _crash_report(app.crash, run_dir)
+        told = _crash_report(app.crash, run_dir, again)
         with contextlib.suppress(OSError):
             print(told, file=sys.stderr)
         return TuiResult("ended" if replay else "detached", 0, told)
@@ -87,7 +89,7 @@ def run_live(
             start_trial=start_trial,
         ),
     )
-    return _run(app, path, replay=False)
+    return _run(app, path, replay=False, again=paths.come_back("attach", path))
 
 
 def run_replay(
@@ -121,7 +123,19 @@ def run_replay(
             why_not="A replay starts nothing.",
         ),
     )
-    return _run(app, path, replay=True)
+    return _run(app, path, replay=True, again=paths.come_back("replay", path))
 
 
-__all__ = ["GputopApp", "TuiResult", "can_run", "run_live", "run_replay"]
+def run_trial(trial_dir: Path, *, ascii: bool = False) -> TuiResult:
+    """Show a trial until the person leaves; the result names the settings to keep, if any.
+
+    Args:
+        trial_dir: The trial's directory.
+        ascii: Draw with plain ASCII; chosen by itself where the terminal needs it.
+    """
+    app = TrialApp(trial_dir, ascii=ascii or terminal.needs_ascii())
+    again = paths.come_back("attach", trial_dir, root=trial_dir.parent.parent)
+    return _run(app, trial_dir, replay=False, again=again)
+
+
+__all__ = ["GputopApp", "TuiResult", "can_run", "run_live", "run_replay", "run_trial"]

@@ -30,6 +30,7 @@ from gputop_train.tui.screens.ask import leaving
 from gputop_train.tui.screens.overview import Overview
 from gputop_train.tui.screens.reading import Reading
 from gputop_train.tui.screens.texts import evidence_page, help_page, laid_out
+from gputop_train.tui.screens.trial import Trial
 from gputop_train.tui.snapshot import View
 from gputop_train.tui.source import Source
 from gputop_train.tui.text import duration
@@ -171,6 +172,9 @@ class GputopApp(ChangingApp):
 
     def action_leave(self) -> None:
         """Ask what to do with a script that still runs; leave at once when none does."""
+        if isinstance(self.screen, Trial):
+            self.screen.action_leave_trial()
+            return
         if len(self.screen_stack) > 1:
             self.pop_screen()
             return

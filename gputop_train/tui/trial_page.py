@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any, Literal
 
 from gputop_train.launch.options import SETTINGS, Setting
@@ -109,7 +110,7 @@ def page(trial_id: str, body: Mapping[str, Any] | None, *, alive: bool) -> Trial
     return TrialPage(
         id=trial_id,
         state=state,
-        title=_text(body.get("name")) or _text(body.get("script")),
+        title=_text(body.get("name")) or PurePath(_text(body.get("script"))).name,
         now=_text(body.get("now")),
         problem=_problem(state, body),
         rows=tuple(

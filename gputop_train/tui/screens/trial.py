@@ -14,6 +14,7 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.screen import Screen
 
+from gputop_train import paths
 from gputop_train.launch import identity
 from gputop_train.launch.options import Setting
 from gputop_train.trial import store
@@ -54,6 +55,7 @@ class Trial(Screen[tuple[Setting, ...] | None]):
         self._dir = trial_dir
         self._table = TrialTable(id="trial")
         self._table.rerun = rerun
+        self._asked = False
         self._done = threading.Event()
         self._taken = threading.Event()
         self._taken.set()
@@ -93,6 +95,9 @@ class Trial(Screen[tuple[Setting, ...] | None]):
 
     def on_page_ready(self, message: PageReady) -> None:
         """Show it."""
+        if message.shown.over and self._asked:
+            self._asked = False
+            self._table.say("")
         self._table.show(message.shown)
         self._taken.set()
 
@@ -117,18 +122,13 @@ class Trial(Screen[tuple[Setting, ...] | None]):
         if shown is not None and shown.over:
             self.dismiss(None)
             return
+        back = paths.come_back("attach", self._dir, root=self._dir.parent.parent)
         self.app.push_screen(
             Ask(
                 ["The trial is still running."],
                 [
-                    Answer(
-                        "l",
-                        "leave it running",
-                        f"come back: gputop-train trial --watch {self._dir.name}",
-                    ),
-                    Answer(
-                        "s", "stop it", "SIGINT: it ends its leg, cleans up and keeps what it knows"
-                    ),
+                    Answer("l", "leave it running", f"come back with: {back}"),
+                    Answer("s", "stop it", "it ends its leg, cleans up and keeps what it knows"),
                     Answer("c", "cancel", "stay here"),
                 ],
             ),
@@ -142,6 +142,7 @@ class Trial(Screen[tuple[Setting, ...] | None]):
             body = store.read(self._dir) or {}
             who = store.owner(body)
             if who is not None and store.is_running(body) and identity.send(who, signal.SIGINT):
+                self._asked = True
                 self.say("Asked the trial to stop; waiting for it to clean up.")
             else:
                 self.say("The trial's process is not there any more.")

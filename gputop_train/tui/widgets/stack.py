@@ -19,6 +19,8 @@ def stack(parts: Mapping[str, float], longest: float, room: int, glyphs: Glyphs)
     """
     if longest <= 0 or room <= 0:
         return []
+    # Not quite a full cell, so that bars one above the other stay apart.
+    full = glyphs.levels[-2]
     spans: list[Span] = []
     at, done = 0, 0.0
     ordered = [(label, parts[label]) for label in LABELS if parts.get(label, 0.0) > 0]
@@ -29,7 +31,7 @@ def stack(parts: Mapping[str, float], longest: float, room: int, glyphs: Glyphs)
             # The seam between two parts is a cell of its own, so that they are told apart without
             # colour; a part of one cell is an edge.
             size = end - at
-            spans.append((glyphs.bar * (size - 1), label) if size > 1 else (glyphs.edge, label))
+            spans.append((full * (size - 1), label) if size > 1 else (glyphs.edge, label))
             if size > 1:
                 spans.append((" ", "text"))
             at = end

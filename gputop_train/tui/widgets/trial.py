@@ -63,7 +63,7 @@ def _busy(row: TrialRow, _glyphs: Glyphs) -> tuple[str, str]:
 
 def _relative(row: TrialRow, _glyphs: Glyphs) -> tuple[str, str]:
     if row.speedup is None:
-        return _plain_cell("-" if row.status else "1x")
+        return _plain_cell("-" if row.status or row.step_ms is None else "1x")
     return f"{row.speedup:.2f}x", _INKS.get(row.verdict, "text")
 
 
