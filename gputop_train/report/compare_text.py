@@ -34,14 +34,14 @@ def lines(comparison: Comparison, width: int, *, ascii_only: bool = False) -> li
     room = max(MIN_WIDTH, min(width, MAX_WIDTH)) - 1
     found = ["── gputop-train compare ".ljust(room, "─")]
     for n, run in enumerate(comparison.runs):
-        found += fmt.row(_clip(_title(run), 12), _about(run, first=n == 0), room, key_width=13)
+        found += fmt.row(_tail(_title(run), 12), _about(run, first=n == 0), room, key_width=13)
     for block in _blocks(comparison, room):
         found.append("")
         found += _table(comparison, block, room)
     found.append("")
     for one in comparison.differences:
         found += fmt.row(
-            _clip(_title(comparison.runs[one.index]), 12), one.sentence, room, key_width=13
+            _tail(_title(comparison.runs[one.index]), 12), one.sentence, room, key_width=13
         )
         if one.why != one.sentence:
             found += fmt.row("", fmt.printable(one.why), room, key_width=13)
@@ -58,6 +58,11 @@ def _title(run: RunSide) -> str:
 
 def _clip(text: str, room: int) -> str:
     return text if len(text) <= room else f"{text[: room - 1]}…"
+
+
+def _tail(text: str, room: int) -> str:
+    """The end of a name: that is where names of runs differ."""
+    return text if len(text) <= room else f"…{text[1 - room :]}"
 
 
 def _about(run: RunSide, *, first: bool) -> str:
@@ -79,10 +84,11 @@ def _blocks(comparison: Comparison, room: int) -> Iterator[list[int]]:
 
 def _table(comparison: Comparison, block: Sequence[int], room: int) -> list[str]:
     two = len(block) == 2 and room >= _LABEL + 3 * (_CELL + 1)
+    cell = min(_CELL, (room - _LABEL) // 2 - 1)
 
     def line(label: str, cells: Sequence[str], change: str = "") -> str:
         cells = [*cells, change] if two else cells
-        body = " ".join(f"{_clip(cell, _CELL):>{_CELL}}" for cell in cells)
+        body = " ".join(f"{_tail(text, cell):>{cell}}" for text in cells)
         return f" {_clip(label, _LABEL - 1):<{_LABEL - 1}}{body}".rstrip()
 
     found = [line("", [_title(comparison.runs[i]) for i in block], "change")]

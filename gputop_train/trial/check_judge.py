@@ -168,10 +168,15 @@ def judge(
         older=older,
         newer=newer,
         limits=limits,
-        where=_where(older, newer),
+        where=_where(older, newer) if _differs(timing) else "",
         notes=tuple(notes),
         trial=trial,
     )
+
+
+def _differs(timing: Timing) -> bool:
+    """Whether there is a difference to explain: an interval that excludes none."""
+    return timing.interval is not None and not timing.interval[0] <= 1 <= timing.interval[1]
 
 
 def _unsound(older: Sequence[LegResult], newer: Sequence[LegResult]) -> str | None:

@@ -1,7 +1,7 @@
 """Which machine and which software a time was measured with: a time means nothing on another one.
 
-The machine's own id is hashed with a word of ours, as machine-id(5) asks for: a baseline file may
-be committed where everybody can read it.
+Names are hashed with a word of ours, as machine-id(5) asks for: a baseline file may be committed
+where everybody can read it.
 """
 
 from __future__ import annotations
@@ -38,13 +38,11 @@ def fingerprint(report: Mapping[str, Any], *, root: Path = Path("/")) -> dict[st
     run = run if isinstance(run, Mapping) else {}
     gpus = run.get("gpus")
     return {
-        "host": os.uname().nodename,
+        "host": _hashed(os.uname().nodename),
         "machine": _machine(root),
         "cpu": _cpu(root),
         "cores": _cores(root),
-        "gpus": sorted(
-            str(g.get("uuid")) for g in (gpus if isinstance(gpus, list) else []) if _is_gpu(g)
-        ),
+        "gpus": sorted(_gpu(g) for g in (gpus if isinstance(gpus, list) else []) if _is_gpu(g)),
         "driver": _driver(root),
         "torch": run.get("torch"),
         "python": run.get("python"),
@@ -60,11 +58,19 @@ def differences(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> lis
         was, is_ = before.get(key), now.get(key)
         if was == is_ and (was is not None or key in ("driver", "machine")):
             continue
-        if key == "machine" and was is not None and is_ is not None:
-            found.append("another machine id")
+        if key in ("host", "machine") and was is not None and is_ is not None:
+            found.append(f"another {words}")
             continue
         found.append(f"{words} {_shown(was)} then, {_shown(is_)} now")
     return found
+
+
+def _hashed(text: str) -> str:
+    return hmac.new(_WORD, text.encode("utf-8", "surrogateescape"), hashlib.sha256).hexdigest()[:16]
+
+
+def _gpu(gpu: Mapping[str, Any]) -> str:
+    return f"{gpu.get('name') or 'a GPU'} {_hashed(str(gpu.get('uuid')))}"
 
 
 def _is_gpu(gpu: object) -> bool:
@@ -83,7 +89,7 @@ def _machine(root: Path) -> str | None:
     text = _text(root / "etc/machine-id").strip()
     if len(text) != 32:
         return None  # empty in many images, "uninitialized" at a first boot
-    return hmac.new(_WORD, text.encode(), hashlib.sha256).hexdigest()[:16]
+    return _hashed(text)
 
 
 def _cpu(root: Path) -> str | None:
