@@ -14,6 +14,8 @@ from gputop_train.launch.options import TrialLeg
 OFFLINE_DIR = "offline"
 #: Inherited by every process of a leg, so that the last of them can be found and ended.
 SCRATCH_VARIABLE = "GPUTOP_TRAIN_SCRATCH"
+#: Set to ``refuse`` where the probe must guard every file.
+GUARD_VARIABLE = "GPUTOP_TRAIN_GUARD"
 
 
 def offline_environment(leg: TrialLeg) -> dict[str, str]:
@@ -40,6 +42,16 @@ def offline_environment(leg: TrialLeg) -> dict[str, str]:
         "HF_HUB_DISABLE_TELEMETRY": "1",
     }
     if leg.guard == "refuse":
-        # A cache of bytecode is a new file, and one replaced is a change to one that was there.
-        variables["PYTHONDONTWRITEBYTECODE"] = "1"
+        variables |= {
+            GUARD_VARIABLE: "refuse",
+            # Caches that are replaced as they are used go where they may be.
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "TORCHINDUCTOR_CACHE_DIR": str(place / "inductor"),
+            "TRITON_CACHE_DIR": str(place / "triton"),
+            "NUMBA_CACHE_DIR": str(place / "numba"),
+            "CUDA_CACHE_PATH": str(place / "cuda"),
+            "MPLCONFIGDIR": str(place / "matplotlib"),
+            # git status writes the index it refreshed.
+            "GIT_OPTIONAL_LOCKS": "0",
+        }
     return variables

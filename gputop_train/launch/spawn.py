@@ -20,7 +20,7 @@ from typing import Any
 
 from gputop_train import __version__, paths
 from gputop_train.launch import identity, runfile, shim
-from gputop_train.launch.diversion.way import Way, way
+from gputop_train.launch.diversion.way import NoWay, Way, way
 from gputop_train.launch.environment import script_environment, supervisor_environment
 from gputop_train.launch.identity import ProcessId
 from gputop_train.launch.interpreter import CommandProblem, choose_interpreter, find_command
@@ -29,27 +29,13 @@ from gputop_train.launch.options import Options, changed_results, probe_config
 from gputop_train.launch.probe_dir import install_probe
 from gputop_train.launch.runfile import ReservedFile
 from gputop_train.launch.secrets import mask_arguments
-
-
-class LaunchError(Exception):
-    """The run could not be started; ``code`` is our exit code."""
-
-    def __init__(self, message: str, code: int = 125) -> None:
-        super().__init__(message)
-        self.code = code
-
-
-class WorldError(LaunchError):
-    """The leg of a trial cannot get the world of its own that ``guard="overlay"`` asks for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """What is executed: the file, ``argv``, and the interpreter where it is one we chose."""
-
-    executable: str
-    argv: tuple[str, ...]
-    python: str | None
+from gputop_train.launch.threshold import (
+    Command,
+    LaunchError,
+    Threshold,
+    WorldError,
+    cannot_execute,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +94,8 @@ def launch(options: Options, command: Command, environ: Mapping[str, str]) -> La
     except BaseException as failure:
         for directory in (run_dir, ring_dir):
             shutil.rmtree(directory, ignore_errors=True)
+        if isinstance(failure, NoWay):
+            raise WorldError(f"It cannot be kept from changing files: {failure}.") from None
         if isinstance(failure, OSError):
             raise LaunchError(
                 f"The run could not be set up in {run_dir.parent}: "
@@ -169,7 +157,7 @@ def _launch_in(
 
 
 def _see_off(
-    threshold: _Threshold, run: dict[str, Any], reserved: ReservedFile, command: Command, entry: Way
+    threshold: Threshold, run: dict[str, Any], reserved: ReservedFile, command: Command, entry: Way
 ) -> ProcessId:
     """Write down who the child is, then let it become the command."""
     with threshold:
@@ -193,7 +181,7 @@ def _see_off(
     os.waitpid(threshold.shim_pid, 0)
     if "world" in failed:
         raise WorldError(f"Its changes cannot be kept apart: {failed['world']}.")
-    raise _cannot_execute(command, int(failed.get("exec") or 0))
+    raise cannot_execute(command, int(failed.get("exec") or 0))
 
 
 def _describe(run_dir: Path, ring_dir: Path, options: Options, command: Command) -> dict[str, Any]:
@@ -255,61 +243,6 @@ def _terminal_size(options: Options) -> tuple[int, int] | None:
     return (size.columns, size.lines) if size.columns and size.lines else (80, 24)
 
 
-class _Threshold:
-    """The child, forked and waiting to execute its command."""
-
-    def __init__(self, shim_pid: int, status: int, go: int) -> None:
-        self.shim_pid = shim_pid
-        self._status = os.fdopen(status, "rb", buffering=0)
-        self._go = go
-
-    def __enter__(self) -> _Threshold:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._status.close()
-        # Unless it was told to go, the end of this pipe tells the child to leave.
-        if self._go >= 0:
-            os.close(self._go)
-
-    def child(self) -> ProcessId:
-        line = b""
-        while not line.endswith(b"\n"):
-            byte = self._status.read(1)
-            if not byte:
-                raise LaunchError(
-                    "The process that waits for the script could not be started. "
-                    "Check the limits on processes and memory (ulimit -a)."
-                )
-            line += byte
-        child = identity.identify(int(line))
-        if child is None:
-            raise LaunchError(
-                "The script's process cannot be seen in /proc. Mount /proc, or run without "
-                "gputop-train."
-            )
-        return child
-
-    def go(self, command: Command) -> None:
-        """Let it execute; wait until it has, or raise what kept it from it."""
-        os.write(self._go, b"g")
-        os.close(self._go)
-        self._go = -1
-        failed = self._status.read()
-        if failed:
-            code = int(failed)
-            os.waitpid(self.shim_pid, 0)
-            raise _cannot_execute(command, code)
-
-
-def _cannot_execute(command: Command, code: int) -> LaunchError:
-    return LaunchError(
-        f"{command.executable} cannot be executed: {os.strerror(code)}. "
-        "Check that it is a program, or run it through its interpreter.",
-        127 if code == 2 else 126,
-    )
-
-
 def _start_shim(
     run_dir: Path,
     entry: Way,
@@ -317,7 +250,7 @@ def _start_shim(
     log: int,
     *,
     keep_stdin: bool,
-) -> _Threshold:
+) -> Threshold:
     spec_read, spec_write = os.pipe()
     status_read, status_write = os.pipe()
     go_read, go_write = os.pipe()
@@ -344,7 +277,7 @@ def _start_shim(
     items = (entry.executable, *entry.argv)
     with contextlib.suppress(BrokenPipeError), os.fdopen(spec_write, "wb") as spec:
         spec.write(b"\0".join(map(os.fsencode, items)))
-    return _Threshold(process.pid, status_read, go_write)
+    return Threshold(process.pid, status_read, go_write)
 
 
 def inherited_descriptors() -> list[int]:

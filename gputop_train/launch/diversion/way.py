@@ -25,6 +25,10 @@ MEMORY_SHARE = 4
 MEMORY_MAX_BYTES = 16 * 1024**3
 
 
+class NoWay(Exception):
+    """A leg cannot be kept from changing files; the message is a clause that says why."""
+
+
 @dataclass(slots=True)
 class Way:
     """What is executed in place of the command, and what comes back from it.
@@ -78,8 +82,13 @@ def way(
         real: What stays real in the world besides the leg's scratch.
 
     Raises:
+        NoWay: The command would not load the guard it needs.
         OSError: The scratch directory cannot be written.
     """
+    if leg is not None and leg.guard == "refuse":
+        why = unguarded(executable, argv)
+        if why is not None:
+            raise NoWay(why)
     if leg is None or leg.guard != "overlay":
         yield Way(executable, tuple(argv))
         return
@@ -93,6 +102,29 @@ def way(
     finally:
         made.started()
         os.close(heard)
+
+
+def unguarded(executable: str, argv: Sequence[str]) -> str | None:
+    """Return why the probe's guard would not be in a command, ``None`` when it will be.
+
+    It comes through ``PYTHONPATH``, so it must be a Python, or a script that starts one.
+    """
+    name = Path(executable).name
+    if name.startswith("python"):
+        for word in argv[1:]:
+            if not word.startswith("-") or word in ("-c", "-m"):
+                return None
+            if not word.startswith("--") and any(letter in word[1:] for letter in "IES"):
+                return f"python {word} looks at no PYTHONPATH"
+        return None
+    try:
+        with Path(executable).open("rb") as stream:
+            first = stream.readline(256)
+    except OSError as error:
+        return f"{name} cannot be read ({error.strerror})"
+    if first.startswith(b"#!") and b"python" in first:
+        return None
+    return f"{name} is not a Python program, and what it changes cannot be watched"
 
 
 def write_plan(scratch: Path, real: Sequence[Path], over: Sequence[tuple[str, str]] = ()) -> Path:

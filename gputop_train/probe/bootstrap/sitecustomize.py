@@ -9,6 +9,17 @@ _here = _os.path.dirname(_os.path.abspath(__file__))
 
 
 def _start_probe():
+    # Legs of a trial only; what cannot be guarded there must not run.
+    if _os.environ.get("GPUTOP_TRAIN_SCRATCH"):
+        try:
+            if _here not in _sys.path:
+                _sys.path.insert(0, _here)
+            from _gputop_probe import guard
+
+            guard.install()
+        except BaseException:
+            if _os.environ.get("GPUTOP_TRAIN_GUARD") == "refuse":
+                _os._exit(97)
     if _sys.version_info < (3, 9) or not _os.path.exists(_os.path.join(_here, "config.json")):
         return
     if _here not in _sys.path:
