@@ -36,10 +36,18 @@ def on_import(name: str, module: Any) -> None:
 
     if name == "torch._dynamo":
         _try("compile", compiled.watch, module)
+        if S.config.get("overrides"):
+            from . import overrides
+
+            _try("overrides", overrides.on_dynamo)
     elif name == "torchdata.stateful_dataloader.stateful_dataloader":
         from .hooks import loader
 
         _try("data", loader.watch_class, module.StatefulDataLoader)
+        if S.config.get("overrides"):
+            from . import overrides
+
+            _try("overrides", overrides.on_stateful_loader, module)
     else:
         libraries.on_import(name, module)
 
@@ -89,6 +97,10 @@ def _on_torch(torch: Any) -> None:
         ("graphs", graphs.place),
     ):
         _try(name, place, torch)
+    if S.config.get("overrides"):
+        from . import overrides
+
+        _try("overrides", overrides.place, torch)  # above the probe's own hooks
     _try("oom", oom.watch, torch)
     _try("ddp", distributed.place, torch)
     if hasattr(os, "register_at_fork"):

@@ -282,23 +282,18 @@ def _hook_construction(loader_class: Any) -> None:
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         # Frames of subclasses' __init__ (StatefulDataLoader, timm) are library code: walked over.
-        override: dict[str, Any] = {}
         site = (None, 0)
         try:
             site = _construction_line()
-            if S.config.get("overrides"):
-                from .. import overrides
-
-                args, kwargs, override = overrides.adjust(original, self, args, kwargs, site)
         except Exception:
-            override = {}
+            pass
         try:
             original(self, *args, **kwargs)
         except BaseException as error:
             leave_no_frame(error)
             raise
         try:
-            _remember(self, site, override)
+            _remember(self, site)
         except Exception:
             pass
 
@@ -317,12 +312,12 @@ def _construction_line() -> tuple[Any, int]:
     return first.f_code, first.f_lineno
 
 
-def _remember(loader: Any, site: tuple[Any, int], override: dict[str, Any]) -> None:
+def _remember(loader: Any, site: tuple[Any, int]) -> None:
     number = len(S.loaders) + 1
     if number > 256 or loader in _ids:
         return
     startup.mark("loader_ns")
-    S.loaders[number] = loader_rows.row_of(number, loader, site, override)
+    S.loaders[number] = loader_rows.row_of(number, loader, site)
     _ids[loader] = number
 
 

@@ -14,7 +14,7 @@ from .. import sites
 from ..state import S
 
 
-def row_of(number: int, loader: Any, site: tuple[Any, int], override: Any) -> dict[str, Any]:
+def row_of(number: int, loader: Any, site: tuple[Any, int]) -> dict[str, Any]:
     """The row of a loader that has just been constructed."""
     code, line = site
     batch_sampler = getattr(loader, "batch_sampler", None)
@@ -57,7 +57,7 @@ def row_of(number: int, loader: Any, site: tuple[Any, int], override: Any) -> di
         "fetch": [],
         "feeds_training": False,
         "epochs": 0,
-        "override": override,
+        "override": {},
         "_counters": None,  # no key comes later: the helper thread walks through rows
         "_size": 0,
         "_shapes": set(),
