@@ -34,6 +34,8 @@ def on_import(name: str, module: Any) -> None:
         return
     from .hooks import compiled, libraries
 
+    if S.trial is not None:
+        _try("trial", S.trial.on_import, name, module)
     if name == "torch._dynamo":
         _try("compile", compiled.watch, module)
         if S.config.get("overrides"):
@@ -72,6 +74,10 @@ def _on_torch(torch: Any) -> None:
     if not S.config:
         return
     leave_mark("torch")
+    if S.config.get("trial"):
+        from . import whatifs
+
+        _try("trial", whatifs.place, torch)  # first: below the probe's own hooks
     from . import oom, optimizer_hooks
     from .hooks import (
         backward,
@@ -229,6 +235,8 @@ def place_cuda_hooks() -> None:
     if S.gpu is not None or not torch.cuda.is_initialized():
         return
     _try("sync", transfer.place, torch)
+    if S.trial is not None:
+        _try("trial", S.trial.on_cuda, torch)
     _try("gpu_events", _watch_gpu)
 
 
@@ -287,6 +295,8 @@ def _start_afresh() -> None:
     duty.reset()
     startup.reset()
     S.steps = 0  # after what was ticked in the parent was added to it
+    if S.trial is not None:
+        S.trial.after_fork()
     for part in (evaluate, libraries, modes, pauses, precision):
         part.reset()
     if helper is not None:
@@ -323,6 +333,8 @@ def _leave() -> None:
     from . import oom
 
     oom.leave_last()
+    if S.trial is not None:
+        S.trial.at_exit()
     helper, S.helper = S.helper, None
     if helper is not None and S.pid == os.getpid():
         helper.finish()

@@ -175,6 +175,8 @@ class SnapshotBuilder:
             startup=_safely(startup.report),
         )
         body.update(extra)
+        if S.trial is not None:
+            body.update(_safely(S.trial.report) or {})
         text = _dumps(body)
         text = text[:-1] + ',"loaders":[' + _loaders() + '],"sites":[' + self._places(places) + "]}"
         return text.encode("utf-8", "replace")

@@ -56,6 +56,7 @@ class ProbeState:
         self.hooks: dict[str, bool] = {}
         self.errors: list[str] = []
         self.overrides: list[dict[str, Any]] = []
+        self.trial: Any = None  # what makes this process part of a leg of a trial; None elsewhere
         self.param_device: str | None = None
         self.optimizers: dict[int, dict[str, Any]] = {}
         self.compile_seen = False
