@@ -197,6 +197,10 @@ def test_fixed_rounds_give_a_narrower_interval() -> None:
     assert stopped.interval[0] < fixed.interval[0] < fixed.interval[1] < stopped.interval[1]
 
 
+def test_two_pairs_were_not_chosen_by_looking() -> None:
+    assert both([100, 101], [90, 92]) == both([100, 101], [90, 92], peeked=False)
+
+
 def test_one_odd_pair_of_seven_does_not_spoil_the_rest() -> None:
     before = [100.0, 101, 99, 100, 101, 99, 100]
     odd = both(before, [90, 91, 89, 90, 91, 89, 130])
