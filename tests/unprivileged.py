@@ -10,7 +10,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from gputop_train.launch.diversion import libc  # noqa: E402
+from gputop_train.launch.diversion import libc
 
 NOBODY = 65534
 REPOSITORY = Path(__file__).resolve().parent.parent

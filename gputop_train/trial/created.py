@@ -18,7 +18,7 @@ from typing import Any
 
 _NOTES = "created.jsonl"
 #: A file with the time the leg's scratch was made, which is before the leg began.
-_BEGAN = "refused.jsonl"
+_BEGAN = "began"
 
 
 @dataclass(frozen=True, slots=True)

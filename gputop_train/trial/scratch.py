@@ -28,7 +28,7 @@ from gputop_train.trial.inhabitants import end_all
 
 PREFIX = ".trial-"
 LOCK = "lock"
-REFUSED, CREATED = "refused.jsonl", "created.jsonl"
+REFUSED, CREATED, BEGAN = "refused.jsonl", "created.jsonl", "began"
 #: Room taken beforehand for the one line a guarded leg leaves when it is ended.
 REFUSED_BYTES = 8192
 #: A directory without a lock that is younger than this may be about to get one.
@@ -116,7 +116,7 @@ class Scratch:
         try:
             path.mkdir(mode=0o700)
             (path / OFFLINE_DIR).mkdir(mode=0o700)
-            for name in (REFUSED, CREATED):
+            for name in (BEGAN, REFUSED, CREATED):
                 os.close(paths.open_private_file(path / name))
             _reserve(path / REFUSED)
             yield LegScratch(path)

@@ -56,7 +56,7 @@ class Notes:
                 os.pwrite(fd, json.dumps({"call": call, "path": path}).encode() + b"\n", 0)
             os.close(fd)
         finally:
-            _end()
+            _end(self._scratch)
 
     def _append(self, line: dict[str, Any]) -> None:
         fd = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -87,13 +87,28 @@ class Notes:
                 self._made.add(path)
 
 
-def _end() -> None:
-    """End the leg: from a worker or a child, all of the session with it."""
+def _end(scratch: str) -> None:
+    """End the leg: from a worker or a child, all of the session with it, if that is the leg's."""
     try:
         session = os.getsid(0)
-        if session > 1 and session != os.getpid():
+        if session > 1 and session != os.getpid() and _is_of(session, scratch):
             os.killpg(session, signal.SIGKILL)
     except OSError:
         pass
     finally:
         os._exit(EXIT_CODE)
+
+
+def _is_of(leader: int, scratch: str) -> bool:
+    """Whether a process was started as part of the leg: it inherited the name of its scratch."""
+    fd = os.open("/proc/%d/environ" % leader, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        environ = b""
+        while True:
+            more = os.read(fd, 65536)
+            if not more:
+                break
+            environ += more
+    finally:
+        os.close(fd)
+    return os.fsencode("GPUTOP_TRAIN_SCRATCH=" + scratch) in environ.split(b"\0")
