@@ -18,9 +18,9 @@ from gputop_train.trial.record import Compared, LegResult
 from gputop_train.trial.student import student_quantile
 
 #: Confidence of one look: an interval that may be looked at after every pair from the third on
-#: (Jennison and Turnbull 1989, repeated confidence intervals; Pocock 1977 has 98.4% for each of five
-#: looks). With 98% the one at which a trial of up to twelve pairs stops holds the truth in 94.7% of
-#: made trials at worst, 97% usually (benchmarks/results/trial_interval.md).
+#: (Jennison and Turnbull 1989, repeated confidence intervals; Pocock 1977 has 98.4% for each of
+#: five looks). With 98% the one at which a trial of up to twelve pairs stops holds the truth in
+#: 94.7% of made trials at worst, 97% usually (benchmarks/results/trial_interval.md).
 LOOK_LEVEL = 0.98
 #: Confidence where the number of rounds was fixed beforehand and nobody stopped early.
 FIXED_LEVEL = 0.95
