@@ -164,7 +164,7 @@ def _run(asked: Plan, json_path: str | None, *, trial_id: str | None, ascii_only
         finally:
             with contextlib.suppress(OSError):
                 store.prune(root)
-        _show(runner.standing, json_path, ascii_only=ascii_only)
+        _show(runner.standing, runner.desk.closing, json_path, ascii_only=ascii_only)
         _deliver(runner.standing, json_path, voice)
         if runner.standing.problem is not None:
             voice.say(runner.standing.problem)
@@ -178,7 +178,9 @@ def _let_go_of_stdin() -> None:
     os.close(null)
 
 
-def _show(standing: Standing, json_path: str | None, *, ascii_only: bool) -> None:
+def _show(
+    standing: Standing, closing: list[str], json_path: str | None, *, ascii_only: bool
+) -> None:
     """Print the table and what it means, on stdout unless the JSON goes there."""
     from rich.console import Console
 
@@ -196,7 +198,8 @@ def _show(standing: Standing, json_path: str | None, *, ascii_only: bool) -> Non
     width = shutil.get_terminal_size((_COLUMNS, 24)).columns
     console = Console(file=stream, width=width, highlight=False)
     console.print(table(body["table"], width=width, ascii_only=ascii_only))
-    for sentence in [c["sentence"] for c in body["candidates"]] + [body["stop_hint"] or ""]:
+    found = [c["sentence"] for c in body["candidates"]]
+    for sentence in [*found, *closing, body["stop_hint"] or ""]:
         if sentence:
             told = to_ascii(sentence) if ascii_only else sentence
             console.print(told, markup=False, soft_wrap=False)

@@ -31,6 +31,11 @@ class Desk:
         asked: What the trial does.
         trial: Its directory.
         tell: Shown to a person, one line each.
+
+    Attributes:
+        extent: How long legs are, as far as that is known.
+        guard: How files are kept, and why so.
+        closing: Sentences for below the table.
     """
 
     def __init__(self, asked: Plan, trial: TrialPaths, tell: Callable[[str], None]) -> None:
@@ -41,6 +46,7 @@ class Desk:
         self._told_at = 0.0
         self.extent = first_extent(asked)
         self.guard: tuple[str, str] = ("overlay", "")
+        self.closing: list[str] = []
         self.standing = Standing(
             _head(asked, trial), asked.baseline, price_per_hour=asked.price_per_hour
         )
@@ -64,6 +70,11 @@ class Desk:
         self._tell(sentence)
         if keep and sentence not in self.standing.sentences:
             self.standing.sentences.append(sentence)
+
+    def conclude(self, *sentences: str) -> None:
+        """Keep what belongs below the table."""
+        self.closing += sentences
+        self.standing.sentences += sentences
 
     def estimate(self) -> None:
         """Say how long it will take, from the first leg."""

@@ -46,7 +46,8 @@ class FirstLook:
 
     Attributes:
         step_ns: All its steps.
-        loaders: ``num_workers`` and ``prefetch_factor`` of those that feed training.
+        loaders: ``num_workers``, ``prefetch_factor`` and ``batch_size`` of those that feed
+            training, the one waited for longest first.
         batches_per_step: Micro-batches of an optimizer step, mean.
         ended_by_itself: The script was over before its steps were.
     """
@@ -67,12 +68,19 @@ def first_look(run_dir: Path, report: Mapping[str, Any] | None) -> FirstLook:
     with RunReader(store_path(run_dir, run)) as reader:
         rank = min(reader.ranks(), default=0)
         steps = reader.steps(rank=rank)
-        loaders = [ld for ld in reader.loaders(rank) if ld.feeds_training]
+        loaders = sorted(
+            (ld for ld in reader.loaders(rank) if ld.feeds_training), key=lambda ld: -ld.wait_ns
+        )
     stopped_by = ((report or {}).get("run") or {}).get("stopped_by")
     return FirstLook(
         step_ns=tuple(step.wall_ns for step in steps),
         loaders=tuple(
-            {"num_workers": ld.num_workers, "prefetch_factor": ld.prefetch_factor} for ld in loaders
+            {
+                "num_workers": ld.num_workers,
+                "prefetch_factor": ld.prefetch_factor,
+                "batch_size": ld.batch_size,
+            }
+            for ld in loaders
         ),
         batches_per_step=fmean(step.micro for step in steps) if steps else 1.0,
         ended_by_itself=stopped_by is None,
@@ -168,6 +176,7 @@ def _read(
         invariants=_invariants(reader, states.get(rank) or {}, steps, report),
         report=report,
         phases_ms=_phases(steps),
+        cpu_busy=_cpu_busy(reader, steps),
     )
 
 
@@ -200,6 +209,27 @@ def _busy(reader: RunReader, state: Mapping[str, Any], steps: Sequence[Step]) ->
     seen = reader.util(steps[0].t0_ns, steps[-1].t1_ns)
     mine = [s.util for s in seen if not wanted or str(wanted) in s.uuid or s.uuid in str(wanted)]
     return fmean(mine) / 100 if mine else None
+
+
+def _cpu_busy(reader: RunReader, steps: Sequence[Step]) -> float | None:
+    """Share of the usable cores that was busy: of the machine, or of the part that is ours."""
+    if not steps:
+        return None
+    span = steps[0].t0_ns, steps[-1].t1_ns
+    hosts = [h for h in reader.host(*span) if h.cpu_busy is not None]
+    if not hosts:
+        return None
+    last = hosts[-1]
+    bounds = [n for n in (last.cpus_allowed, last.cpu_quota, last.cpus_total) if n]
+    usable = min(bounds, default=0)
+    if not usable:
+        return None
+    if usable == last.cpus_total:
+        return min(1.0, fmean(h.cpu_busy or 0.0 for h in hosts) / usable)
+    ours: dict[int, float] = {}
+    for process in reader.procs(*span):
+        ours[process.t_ns] = ours.get(process.t_ns, 0.0) + (process.cpu or 0.0)
+    return min(1.0, fmean(ours.values()) / usable) if ours else None
 
 
 def _invariants(

@@ -76,12 +76,14 @@ class Extent:
     Attributes:
         why: Sentences on what it was set by, where it is not what was asked for.
         remeasure: The first leg was too short to count.
+        bounded: The script makes no more steps than these.
     """
 
     warmup: int
     steps: int
     why: tuple[str, ...] = ()
     remeasure: bool = False
+    bounded: bool = False
 
 
 def parse_arms(settings: Iterable[str], what_ifs: Iterable[str]) -> tuple[Arm, ...]:
@@ -170,7 +172,27 @@ def extent(
         ]
     kept = min(steps, len(step_ns) - warmup)
     short = kept < MIN_STEPS or kept < steps / 2
-    return Extent(warmup, steps, tuple(why), remeasure=short and not ended_by_itself)
+    return Extent(
+        warmup,
+        steps,
+        tuple(why),
+        remeasure=short and not ended_by_itself,
+        bounded=ended_by_itself,
+    )
+
+
+def warmup_of(
+    plan: Plan,
+    arm: Arm,
+    found: Extent,
+    loaders: Sequence[Mapping[str, Any]],
+    batches_per_step: float = 1.0,
+) -> int:
+    """Warm-up of one arm's legs: a search finds arms with more workers than anybody foresaw."""
+    if plan.warmup is not None or found.bounded:
+        return found.warmup
+    queue = _queue(arm, loaders)
+    return max(found.warmup, math.ceil(queue / max(1.0, batches_per_step)) + 1 if queue else 0)
 
 
 def _within(total: int, warmup: int, steps: int) -> tuple[int, int]:

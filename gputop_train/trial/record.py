@@ -49,6 +49,7 @@ class LegResult:
         samples_per_step: Mean over the measured steps.
         peak_allocated: Bytes, of the caching allocator; on a CPU ``None``.
         gpu_busy: Share of time (0..1), by the driver.
+        cpu_busy: Share (0..1) of the usable cores that was busy.
         first_losses: Of the first warm-up steps, as the script computed them.
         loss_finite: Whether no loss was NaN or infinite.
         applied: Whether every setting and what-if of the arm took effect.
@@ -81,6 +82,7 @@ class LegResult:
     run: str | None = None
     duration_s: float | None = None
     note: str = ""
+    cpu_busy: float | None = None
 
     @property
     def step_mean_ns(self) -> float | None:

@@ -8,27 +8,32 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from gputop_train.launch.interpreter import CommandProblem
 from gputop_train.launch.runfile import read_exit
 from gputop_train.launch.spawn import LaunchError
 from gputop_train.store.errors import StoreError
-from gputop_train.trial import judging, leg, measure, plan, predict, store
+from gputop_train.trial import judging, leg, measure, plan, predict, seeking, store
 from gputop_train.trial.desk import Desk
 from gputop_train.trial.interrupts import Interrupts
 from gputop_train.trial.leg import LegPlan, Phase
+from gputop_train.trial.measure import FirstLook
 from gputop_train.trial.overlay import Guard
 from gputop_train.trial.plan import Plan
 from gputop_train.trial.predict import Forecast
 from gputop_train.trial.record import Arm, LegResult
+from gputop_train.trial.rounds import blocks
 from gputop_train.trial.scratch import Scratch, ScratchError, guard_available, sweep
+from gputop_train.trial.search import Done, stop_hint
 from gputop_train.trial.standing import Candidate, Standing
 from gputop_train.trial.store import TrialPaths
 
 #: More pairs than this only wait for a quieter host.
 MAX_ROUNDS = 12
+#: A search has more to try than one candidate's last percent.
+SEARCH_ROUNDS = 5
 #: A candidate's leg that takes so many times as long as the baseline's hangs, or is not worth it.
 _HANGS, _HANGS_S = 5.0, 60.0
 #: Legs of the baseline that may fail after its first one did not.
@@ -73,6 +78,7 @@ class Runner:
         self._scratch: Scratch
         self._guard: Guard = "overlay"
         self._forecast: Forecast | None = None
+        self._look: FirstLook | None = None
         self.desk = Desk(asked, trial, tell)
 
     @property
@@ -150,6 +156,7 @@ class Runner:
             look = measure.first_look(run_dir, found.report)
         except StoreError as problem:
             raise TrialProblem(f"Nothing was recorded of the first leg. {problem}") from None
+        self._look = look
         self.desk.extent = extent = plan.extent(
             self._plan,
             self._plan.arms,
@@ -199,7 +206,7 @@ class Runner:
             arm=arm,
             target=self._plan.target,
             runs=self._trial.runs,
-            warmup=self.desk.extent.warmup,
+            warmup=self._warmup(arm),
             steps=self.desk.extent.steps,
             guard=self._guard,
             seed=self._plan.seed,
@@ -216,6 +223,12 @@ class Runner:
         self.standing.legs.append((at, found))
         return found
 
+    def _warmup(self, arm: Arm) -> int:
+        extent, look = self.desk.extent, self._look
+        if look is None:
+            return extent.warmup
+        return plan.warmup_of(self._plan, arm, extent, look.loaders, look.batches_per_step)
+
     def _deadline(self) -> float:
         usual = self.desk.usual_s()
         if usual is None:
@@ -228,7 +241,39 @@ class Runner:
         arms = plan.named(self._plan.arms, [self._plan.baseline.name])
         candidates = self._take_up(arms)
         self.desk.estimate()
-        self._prove(candidates, first)
+        if candidates:
+            self._prove(candidates, first)
+        elif self._plan.search is not None:
+            self._search(self._plan.search, first)
+        self.standing.stop_hint = stop_hint(seeking.history(self.standing.candidates))
+
+    def _search(self, kind: plan.Search, first: LegResult | None) -> None:
+        """Try what a search proposes until it is done or time is up."""
+        leg_, look, forecast = self.standing.legs[0][1], self._look, self._forecast
+        if look is None or forecast is None:
+            return
+        search, why = seeking.begin(kind, leg_, look, forecast)
+        if search is None:
+            self.desk.conclude(why)
+            return
+        while True:
+            found = search.propose(seeking.history(self.standing.candidates))
+            if isinstance(found, Done):
+                self.standing.best = found.best.name if found.best is not None else None
+                self.desk.conclude(found.reason, *found.notes)
+                break
+            taken = {self._plan.baseline.name, *(c.arm.name for c in self.standing.candidates)}
+            if not self._prove(self._take_up(plan.named(found, taken)), first):
+                return
+            first = self._just_ended()
+        if kind == "suggestions" and seeking.accuses_loader(leg_.report):
+            self._prove(self._take_up([seeking.REPLAY]), first)
+
+    def _just_ended(self) -> LegResult | None:
+        """The newest leg where it is one of the baseline's that counts: it may begin a round."""
+        newest = self.standing.legs[-1][1]
+        own = newest.arm == self._plan.baseline.name and newest.status == "measured"
+        return newest if own else None
 
     def _take_up(self, arms: Sequence[Arm]) -> list[Candidate]:
         """Enter candidates, each with what is expected of it."""
@@ -248,7 +293,8 @@ class Runner:
         Returns:
             ``False`` where time was up or the trial was stopped.
         """
-        for at in range(1, (self._plan.rounds or MAX_ROUNDS) + 1):
+        most = MAX_ROUNDS if self._plan.search is None else SEARCH_ROUNDS
+        for at in range(1, (self._plan.rounds or most) + 1):
             wanted = [c for c in candidates if self._is_wanted(c)]
             opening = first if at == 1 else None
             for block in blocks(wanted, at, opens=opening is not None):
@@ -323,27 +369,4 @@ class Runner:
                 one.losses = judging.losses(one.arm, one.pairs)
 
 
-def blocks(
-    candidates: Sequence[Candidate], at: int, *, opens: bool
-) -> Iterator[list[Candidate | None]]:
-    """The legs of one round, cut into blocks around one leg of the baseline (``None``).
-
-    Every candidate runs right before or right after the baseline, and changes sides from round to
-    round, so that a drift of the host favours neither.
-
-    Args:
-        candidates: Those still wanted.
-        at: The round, from 1.
-        opens: A leg of the baseline has just ended and begins the round.
-    """
-    turn = (at - 1) % len(candidates) if candidates else 0
-    rest = [*candidates[turn:], *candidates[:turn]]
-    if opens and rest:
-        yield [None, rest.pop(0)]
-    while len(rest) >= 2:
-        yield [rest.pop(0), None, rest.pop(0)]
-    if rest:
-        yield [None, rest[0]] if at % 2 else [rest[0], None]
-
-
-__all__ = ["Runner", "TrialProblem", "blocks"]
+__all__ = ["Runner", "TrialProblem"]

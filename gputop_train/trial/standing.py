@@ -85,6 +85,7 @@ class Standing:
     problem: str | None = None
     progress: dict[str, Any] | None = None
     stop_hint: str | None = None
+    best: str | None = None
     sentences: list[str] = field(default_factory=list)
     price_per_hour: float | None = None
     ended_wall_ns: int | None = None
@@ -108,6 +109,7 @@ class Standing:
             "baseline": baseline,
             "candidates": [_candidate(c) for c in self.candidates],
             "stop_hint": self.stop_hint,
+            "best": self.best,
             "sentences": list(self.sentences),
             "legs": [_leg(n, at, leg) for n, (at, leg) in enumerate(self.legs, 1)],
             "table": [
