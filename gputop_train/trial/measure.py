@@ -137,7 +137,7 @@ def _read(
     report: dict[str, Any] | None,
 ) -> LegResult:
     states = reader.probe_states()
-    applied, refused, doubt = _took_effect(arm, run, states)
+    refused, doubt, remark = _took_effect(run, states, reader)
     every = {rank: reader.steps(rank=rank) for rank in reader.ranks()}
     rank = min(every, default=0)
     steps = every.get(rank, [])[cut.warmup : cut.warmup + cut.steps]
@@ -171,8 +171,9 @@ def _read(
         gpu_busy=_busy(reader, states.get(rank) or {}, steps),
         first_losses=_floats(losses.get("first")),
         loss_finite=losses.get("finite") if isinstance(losses.get("finite"), bool) else None,
-        applied=applied,
+        applied=refused is None and doubt is None,
         refused=refused,
+        note=remark,
         invariants=_invariants(reader, states.get(rank) or {}, steps, report),
         report=report,
         phases_ms=_phases(steps),
@@ -266,41 +267,40 @@ def _invariants(
 
 
 def _took_effect(
-    arm: Arm, run: Mapping[str, Any], states: Mapping[int, Mapping[str, Any]]
-) -> tuple[bool, str | None, str | None]:
-    """Whether all of an arm's changes took effect; why not; why nobody can tell.
+    run: Mapping[str, Any], states: Mapping[int, Mapping[str, Any]], reader: RunReader
+) -> tuple[str | None, str | None, str]:
+    """Why an arm's changes did not take effect; why nobody can tell; else a remark on how they did.
 
     A setting refused at the loader of an evaluation and applied at that of training is applied.
     """
     refused: list[str] = []
     doubtful: list[str] = []
-    for outcome in settings.outcomes(run, states.values()):
-        if outcome["setting"].startswith("what_if:"):  # judged below, by the arm's own
-            continue
-        shown = f"{outcome['setting']}={outcome['value']}"
-        if outcome["status"] in (settings.REFUSED, settings.NO_EFFECT):
-            word = "was refused" if outcome["status"] == settings.REFUSED else "had no effect"
-            refused.append(f"{shown} {word}: {outcome['why']}.")
-        elif outcome["status"] is None:
-            doubtful.append(f"Whether {shown} took effect is not known: {outcome['why']}.")
-    rows = [row for state in states.values() for row in state.get("what_if") or ()]
-    rows = [row for row in rows if isinstance(row, Mapping)]
-    for wanted in arm.what_if:
-        mine = [row for row in rows if row.get("key") == wanted.key]
-        told = {str(row.get("status")): row for row in mine}
-        if "inconclusive" in told:
-            doubtful.append(f"{wanted.label}: {told['inconclusive'].get('why')}.")
-        elif "applied" in told:
-            continue
-        elif "refused" in told:
-            place = told["refused"].get("place")
-            at = f" at {place}" if place else ""
-            refused.append(f"{wanted.label} was refused{at}: {told['refused'].get('why')}.")
-        else:
-            refused.append(f"{wanted.label} had no effect: nothing it concerns was met.")
-    words = printable(" ".join(refused).replace("..", ".")) if refused else None
-    doubt = printable(" ".join(doubtful).replace("..", ".")) if doubtful else None
-    return not refused and not doubtful, words, doubt
+    remarks: list[str] = []
+    for outcome in settings.outcomes(run, states.values(), reader.loaders()):
+        key, value = str(outcome["setting"]).removeprefix("what_if:"), outcome["value"]
+        shown = key if value is True and key != outcome["setting"] else f"{key}={_typed(value)}"
+        why, where = outcome["why"], ", ".join(outcome["where"])
+        status = outcome["status"]
+        if status == settings.REFUSED:
+            refused.append(f"{shown} was refused{f' at {where}' if where else ''}: {why}.")
+        elif status == settings.NO_EFFECT:
+            refused.append(f"{shown} had no effect: {why}.")
+        elif status is None:
+            doubtful.append(f"Whether {shown} took effect is not known: {why}.")
+        elif status == settings.INCONCLUSIVE:
+            doubtful.append(f"{shown} went wrong on the way: {why}.")
+        elif why:
+            remarks.append(f"{shown}: {why}.")
+    told = [_joined(sentences) for sentences in (refused, doubtful, remarks)]
+    return told[0] or None, told[1] or None, told[2]
+
+
+def _joined(sentences: Sequence[str]) -> str:
+    return printable(" ".join(sentences).replace("..", "."))
+
+
+def _typed(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def last_error(log: Path) -> str | None:

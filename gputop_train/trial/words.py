@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from statistics import median
 
-from gputop_train.report.format import milliseconds, size
+from gputop_train.report.format import milliseconds
 from gputop_train.trial.record import LegResult
 from gputop_train.trial.standing import Candidate, Prediction, marks
 
+#: Below this speed-up without a loader there is nothing to blame it for: the diagnosis is silent
+#: below 5% of the time as well (docs/diagnoses.md).
+GUILTY = 1.05
 _WORDS = {"failed": "failed", "stopped": "not proven", "inconclusive": "inconclusive"}
 
 
@@ -104,6 +107,8 @@ def outcome(one: Candidate, baseline: dict[str, object] | None) -> str:
     text += "."
     if compared.verdict == "inconclusive" and compared.why:
         text += f" {compared.why}"
+    remark = next((leg.note for leg in one.measured if leg.note), "")
+    text += f" {remark}" if remark else ""
     guilt = _guilt(one, baseline)
     text += f" {guilt}" if guilt else ""
     return f"{text} {one.losses}" if one.losses else text
@@ -117,17 +122,13 @@ def _guilt(one: Candidate, baseline: dict[str, object] | None) -> str | None:
         return None
     before = (baseline or {}).get("step_mean_ms")
     means = [leg.step_mean_ns for leg in one.measured if leg.step_mean_ns is not None]
-    if not means or not isinstance(before, float) or compared.speedup is None:
+    if not means or not isinstance(before, float) or compared.interval is None:
         return None
     after = milliseconds(median(means) / 1e6)
-    took = f"a step takes {after} instead of {milliseconds(before)}"
-    if compared.verdict == "faster":
-        return f"The loader's guilt is confirmed: with its batches replayed {took}."
-    if compared.verdict in ("no difference", "slower"):
-        return f"The loader is acquitted: with its batches replayed {took}."
+    took = f"with its batches replayed a step takes {after} instead of {milliseconds(before)}"
+    low, high = compared.interval
+    if low >= GUILTY:
+        return f"The loader's guilt is confirmed: {took}."
+    if high < GUILTY:
+        return f"The loader is acquitted: {took}."
     return None
-
-
-def memory(value: float | None) -> str:
-    """Bytes for a table; empty where not measured."""
-    return size(value) if value is not None else ""
