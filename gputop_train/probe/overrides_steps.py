@@ -11,15 +11,15 @@ from typing import Any, Callable
 
 from .state import S, note_error
 
-#: Called at each step's begin with the number of steps of this optimizer so far; True = settled.
-_watchers: list[Callable[[int], bool]] = []
+#: Called at each step's begin with the optimizer and how often it has stepped; True = settled.
+_watchers: list[Callable[[Any, int], bool]] = []
 _counts: dict[int, int] = {}
 _handle: list[Any] = []
 _compiling: list[Any] = [None]
 MAX_STEPS = 4096
 
 
-def watch(watcher: Callable[[int], bool]) -> None:
+def watch(watcher: Callable[[Any, int], bool]) -> None:
     """Have ``watcher`` called until it says that it is settled."""
     _watchers.append(watcher)
     if not _handle:
@@ -40,7 +40,7 @@ def _step(opt: Any) -> None:
     try:
         for watcher in list(_watchers):
             try:
-                settled = watcher(count) or count > MAX_STEPS
+                settled = watcher(opt, count) or count > MAX_STEPS
             except Exception as error:
                 note_error("overrides", error)
                 settled = True

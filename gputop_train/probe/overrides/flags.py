@@ -96,7 +96,7 @@ def _benchmark(on: bool, device: Any) -> tuple[str, str]:
     return APPLIED, ""
 
 
-def _at_step(count: int) -> bool:
+def _at_step(opt: Any, count: int) -> bool:
     """At the second step: what the script has made of it since."""
     if count < 2:
         return False

@@ -10,13 +10,14 @@ and copies.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import weakref
 from typing import Any, Callable
 
-from .. import overrides_steps
-from ..hooks import dress, leave_no_frame
+from .. import overrides_steps, sites
+from ..hooks import WRAPPER_FILE, dress, leave_no_frame
 from ..state import S, note_error
 from . import autocast, compiling
 from .telling import REFUSED, failure, tell
@@ -24,6 +25,8 @@ from .telling import REFUSED, failure, tell
 KEYS = ("bf16", "compile")
 #: Compute capability from which on a GPU has TF32 and bfloat16 (Ampere).
 AMPERE = 8
+
+_HIDDEN = "the script compiles a function, and the modules called in it cannot be told"
 
 _wanted: dict[str, dict[str, Any]] = {}
 _firsts: list[Callable[[Any], None]] = []
@@ -99,17 +102,79 @@ def _look_no_more() -> None:
 
 def watch_dynamo() -> None:
     """Dynamo is there: before it compiles anything, torch's own ``__call__`` is in its place."""
+    if not _placed:
+        return
     callbacks: Any = sys.modules.get("torch._dynamo.callback")
     if callbacks is not None:
-        callbacks.callback_handler.register_start_callback(lambda *_: _compilation_begins())
+        callbacks.callback_handler.register_start_callback(lambda *_: _compiled_by_script())
+    frames: Any = sys.modules.get("torch._dynamo.eval_frame")
+    for name, seen in (("OptimizeContext", _context_made), ("OptimizedModule", _module_made)):
+        owner = getattr(frames, name, None)
+        if owner is not None:
+            setattr(owner, "__init__", _after(owner.__init__, seen))  # noqa: B010
 
 
-def _compilation_begins() -> None:
+def _after(original: Any, seen: Callable[[Any], None]) -> Any:
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            original(self, *args, **kwargs)
+        except BaseException as error:
+            leave_no_frame(error)
+            raise
+        try:
+            seen(self)
+        except Exception as error:
+            note_error("overrides", error)
+
+    return dress(__init__, original)
+
+
+def _context_made(context: Any) -> None:
+    """``torch.compile`` was called. By a library for a function of its own: nothing to see yet."""
+    frame: Any = sys._getframe(2)
+    while frame is not None and _of_torch(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is not None and not sites.is_library(frame.f_code):
+        _compiled_by_script()
+
+
+def _of_torch(file: str) -> bool:
+    return file == WRAPPER_FILE or os.sep + "torch" + os.sep in file
+
+
+def _module_made(module: Any) -> None:
+    """The script compiles a module: it is met where it is called, outside of what is compiled."""
+    _compiled_by_script()
+    if "__reduce__" not in vars(type(module)) or not ("bf16" in _wanted or _firsts):
+        return  # before torch 2.8 or so a copy or a pickle would carry what is put on it
+    own = module.__dict__
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            if S.torch.is_grad_enabled() and module.training:
+                own.pop("_compiled_call_impl", None)
+                try:
+                    _meet(module)
+                except Exception as error:
+                    note_error("overrides", error)
+            return (own.get("_compiled_call_impl") or module._call_impl)(*args, **kwargs)
+        except BaseException as error:
+            leave_no_frame(error)
+            raise
+
+    own["_compiled_call_impl"] = dress(call, module._call_impl)
+
+
+def _compiled_by_script() -> None:
+    """Dynamo has to do: it meets no wrapper of ours, and nothing is compiled on top."""
     try:
-        if _placed and "compile" in _wanted and not compiling.at_work():
-            tell(_wanted["compile"], REFUSED, "the script compiles itself")
-            _wanted.pop("compile", None)
+        if not _placed or compiling.at_work():
+            return
         _look_no_more()
+        for key, why in (("compile", "the script compiles itself"), ("bf16", _HIDDEN)):
+            if key in _wanted:
+                tell(_wanted[key], REFUSED, why)
+        _wanted.pop("compile", None)
     except Exception as error:
         note_error("overrides", error)
 
@@ -131,7 +196,11 @@ def _meet(module: Any) -> None:
         _put(_wanted["bf16"], autocast.put_on, module, parameter)
 
 
-def _at_step(count: int) -> bool:
+def _at_step(opt: Any, count: int) -> bool:
+    device = next((p.device for group in opt.param_groups for p in group["params"]), None)
+    calls, _firsts[:] = list(_firsts), []
+    for call in calls:  # no module was met: a step is sign enough of training
+        call(device)
     if count < 2:
         return False
     _look_no_more()

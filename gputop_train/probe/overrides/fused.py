@@ -147,7 +147,7 @@ def _any_sparse(tensors: list[Any]) -> bool:
     return False
 
 
-def _at_step(count: int) -> bool:
+def _at_step(opt: Any, count: int) -> bool:
     override = _override[0]
     for optimizer in _switched:
         if bool(optimizer.param_groups[0].get("fused")) != override["value"]:

@@ -26,8 +26,8 @@ _FRAMES = 24
 _set_to_eval: Any = weakref.WeakSet()
 _optimizers: Any = weakref.WeakSet()
 _depth = [0]
-#: Iterators of passes that were taken for training, until a step shows that they feed it.
-_reading: list[tuple[Any, Info]] = []
+#: [iterator, loader, batches so far, steps that are still to confirm it] of passes under way.
+_reading: list[list[Any]] = []
 #: (place, whether it shuffles, dataset's id) of loaders that fed a step.
 _fed: set[tuple[Any, Any, int]] = set()
 
@@ -146,19 +146,26 @@ def for_evaluation(loader: Any, info: Info) -> str | None:
     return None
 
 
-def begins(iterator: Any, info: Info) -> None:
-    """A pass that was taken for training: a step of the optimizer will confirm it."""
+def begins(iterator: Any, info: Info, steps: int) -> None:
+    """A pass that may be one of training: so many steps of an optimizer within it confirm it.
+
+    One for a pass that was taken for training, two for one that was not: an evaluation lies between
+    two steps, where a model that trains in evaluation mode takes a batch for each.
+    """
     if not info.fed and len(_reading) < 16:
         try:
-            _reading.append((weakref.ref(iterator), info))
+            _reading.append([weakref.ref(iterator), info, 0, steps])
         except TypeError:
             pass
 
 
-def _at_step(count: int) -> bool:
+def _at_step(opt: Any, count: int) -> bool:
     for entry in list(_reading):
         iterator, info = entry[0](), entry[1]
-        if getattr(iterator, "_num_yielded", None):
+        batches = getattr(iterator, "_num_yielded", entry[2])
+        if batches != entry[2]:
+            entry[2], entry[3] = batches, entry[3] - 1
+        if not entry[3]:
             info.fed = True
             _fed.add(info.key)
         if iterator is None or info.fed:

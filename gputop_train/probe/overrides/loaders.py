@@ -174,9 +174,13 @@ def _begins(loader: Any) -> bool:
 
 def _began(loader: Any, iterator: Any) -> None:
     info = _infos.get(loader)
-    if info is None or info.pending:
+    if info is None:
         return
-    judge.begins(iterator, info)
+    if info.pending:
+        if S.torch.is_grad_enabled():
+            judge.begins(iterator, info, 2)
+        return
+    judge.begins(iterator, info, 1)
     before, info.before = info.before, None
     if before is not None and not before["num_workers"] and loader.num_workers:
         rescue.remember(iterator, loader, before)

@@ -20,12 +20,11 @@ _MAX_OBJECTS = 2000
 
 def look(loader: Any, value: int) -> tuple[str | None, str]:
     """Why a loader cannot have ``value`` workers, and what else is to be said of that number."""
-    from torch.utils.data import IterableDataset
-
+    iterable = isinstance(loader.dataset, S.torch.utils.data.IterableDataset)
     if not value:
-        return None, ""
+        return _needs_workers(loader, iterable), ""
     if not loader.num_workers:
-        if isinstance(loader.dataset, IterableDataset):
+        if iterable:
             return "an IterableDataset would deliver every sample once per worker", ""
         why = _cannot_start(loader)
         if why is not None:
@@ -38,6 +37,22 @@ def look(loader: Any, value: int) -> tuple[str | None, str]:
     if room is not None and room <= SMALL_SHM_BYTES:
         remarks.append("/dev/shm has %d MB, and batches pass through it" % (room >> 20))
     return None, "; ".join(remarks)
+
+
+def _needs_workers(loader: Any, iterable: bool) -> str | None:
+    """Why a loader cannot do without workers, as far as the names in its code show."""
+    classes = type(loader.dataset).__mro__ if iterable else ()
+    if any(_asks(function) for cls in classes for function in list(vars(cls).values())):
+        return "its dataset is written to be read by workers"
+    if _asks(loader.worker_init_fn):
+        return "its worker_init_fn prepares the dataset in each worker"
+    return None
+
+
+def _asks(function: Any) -> bool:
+    """Whether a function looks at the worker it runs in."""
+    code = getattr(function, "__code__", None)
+    return code is not None and "get_worker_info" in code.co_names
 
 
 def pinning(torch: Any) -> str | None:
