@@ -2,7 +2,7 @@
 
 ``gputop-train trial`` on a small torch script, with a setting that changes nothing: three batches
 ahead of a loader that keeps up with two. The script reads the share to plant from an environment
-variable and makes a step's arithmetic so much longer with that setting: 0 = a null trial. Ten null
+variable and makes a step's work so much longer with that setting: 0 = a null trial. Ten null
 trials, then 5% and 1%: about twelve minutes; leave the machine alone meanwhile, the legs are
 compared but their scatter is what is measured. Writes Markdown to stdout; exit code 1 where fewer
 than 9 of 10 null intervals hold 1.0, 5% is not found, or 1% is reversed or denied.
@@ -22,6 +22,7 @@ from typing import Any
 
 SCRIPT = """
 import os
+import time
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -35,11 +36,15 @@ model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 optimizer = torch.optim.SGD(model.parameters(), 0.01)
 a = torch.randn(96, 96)
 units = 200
-extra = round(units * share) if loader.prefetch_factor == 3 else 0
+waits = os.environ["WORK"] == "wait"
 for _ in range(100):
     for x, y in loader:
-        for _ in range(units + extra):
-            a @ a
+        more = share if loader.prefetch_factor == 3 else 0.0  # set when iteration begins
+        if waits:
+            time.sleep(0.02 * (1 + more))
+        else:
+            for _ in range(round(units * (1 + more))):
+                a @ a
         loss = nn.functional.cross_entropy(model(x), y)
         optimizer.zero_grad()
         loss.backward()
@@ -48,7 +53,9 @@ for _ in range(100):
 SETTING = "prefetch_factor=3"
 
 
-def trial(script: Path, root: Path, planted: float, minutes: float, name: str) -> dict[str, Any]:
+def trial(
+    script: Path, root: Path, planted: float, work: str, minutes: float, name: str
+) -> dict[str, Any]:
     """One trial by the command line: its only candidate, with the trial's wall time."""
     command = [sys.executable, "-m", "gputop_train", "trial", "--run-root", str(root)]
     command += ["--python", sys.executable, "--set", SETTING, "--max-minutes", f"{minutes:g}"]
@@ -57,7 +64,7 @@ def trial(script: Path, root: Path, planted: float, minutes: float, name: str) -
         [*command, "--json", "-", str(script)],
         capture_output=True,
         text=True,
-        env={**os.environ, "PLANTED": str(planted)},
+        env={**os.environ, "PLANTED": str(planted), "WORK": work},
         stdin=subprocess.DEVNULL,
         timeout=60 * minutes + 300,
         check=False,
@@ -93,6 +100,12 @@ def main() -> int:
     parser.add_argument("--nulls", type=int, default=10)
     parser.add_argument("--null-minutes", type=float, default=0.75)
     parser.add_argument("--planted-minutes", type=float, default=2.0)
+    parser.add_argument(
+        "--work",
+        choices=("arithmetic", "wait"),
+        default="arithmetic",
+        help="what a step mostly does; a wait is steady on a machine with other work",
+    )
     asked = parser.parse_args()
     failures = []
     rows = []
@@ -102,14 +115,16 @@ def main() -> int:
         root = Path(directory) / "runs"
         held = 0
         for n in range(1, asked.nulls + 1):
-            one = trial(script, root, 0.0, asked.null_minutes, f"null {n}")
+            one = trial(script, root, 0.0, asked.work, asked.null_minutes, f"null {n}")
             interval = one["interval"]
             held += interval is not None and interval[0] <= 1 <= interval[1]
             rows.append(row(f"null {n}", 0.0, one))
         if held < 0.9 * asked.nulls:
             failures.append(f"only {held} of {asked.nulls} null intervals hold 1.0")
         for planted in (0.05, 0.01):
-            one = trial(script, root, planted, asked.planted_minutes, f"planted {planted:.0%}")
+            one = trial(
+                script, root, planted, asked.work, asked.planted_minutes, f"planted {planted:.0%}"
+            )
             rows.append(row(f"{planted:.0%} slower", planted, one))
             wanted = ("slower",) if planted == 0.05 else ("slower", "inconclusive")
             if one["verdict"] not in wanted:
@@ -117,7 +132,7 @@ def main() -> int:
     print("# Null and planted trials through the real command, CPU\n")
     print(
         f"`python benchmarks/trial_null.py --nulls {asked.nulls} --null-minutes "
-        f"{asked.null_minutes:g} --planted-minutes {asked.planted_minutes:g}`, "
+        f"{asked.null_minutes:g} --planted-minutes {asked.planted_minutes:g} --work {asked.work}`, "
         f"{os.cpu_count()} cores. The truth of a planted share s is 1 / (1 + s), less what a step "
         "spends outside the lengthened part.\n"
     )
