@@ -121,7 +121,8 @@ def _with_target(command: click.Command, given: list[str], called: str) -> int:
     "settings",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Override a setting, such as num_workers=4 or num_workers@train.py:41=4.",
+    help="Change a setting without an edit, such as num_workers=4, num_workers@train.py:41=4 "
+    "or compile=true (all of them: docs/settings.md).",
 )
 @click.option("--run-root", metavar="DIR", help="Where runs are kept.")
 @click.option("--name", metavar="NAME", help="A name for the run; named runs are never pruned.")
