@@ -136,6 +136,8 @@ WHAT_IFS: Mapping[str, int | bool] = {
     "skip_checkpoint": True,
     "no_eval": True,
 }
+#: Fewer batches replayed would be learned by heart within a leg; every read is what a script does.
+LEAST_OF_WHAT_IF: Mapping[str, int] = {"replay_batch": 8, "sync_every": 2}
 
 #: Settings: the type of the value, and whether the results of a seeded run change with it. Workers
 #: draw their own random numbers, and those that persist are not seeded anew for each epoch; the
@@ -243,6 +245,31 @@ def _switch(key: str, raw: str) -> bool | str:
             f"Leave --set {key} out."
         )
     return value
+
+
+def parse_what_if(text: str) -> WhatIf:
+    """Parse one ``--what-if KEY`` or ``KEY=N``.
+
+    Raises:
+        UsageProblem: An unknown key, or a number that makes no sense.
+    """
+    key, equals, raw = text.strip().partition("=")
+    if key in SETTINGS:
+        raise UsageProblem(f"{key} is a setting, no what-if. Write --set {text}.")
+    if key not in WHAT_IFS:
+        raise UsageProblem(f"--what-if does not know {key!r}. It can do: {', '.join(WHAT_IFS)}.")
+    usual = WHAT_IFS[key]
+    if not equals:
+        return WhatIf(key, usual)
+    if usual is True:
+        raise UsageProblem(f"--what-if {key} takes no number. Write --what-if {key}.")
+    least = LEAST_OF_WHAT_IF[key]
+    if not raw.isascii() or not raw.isdigit() or int(raw) < least:
+        raise UsageProblem(
+            f"--what-if {text} is out of range: it takes a whole number from {least} on. "
+            f"Write {key}={usual}."
+        )
+    return WhatIf(key, int(raw))
 
 
 def changed_results(settings: Sequence[Setting]) -> list[str]:

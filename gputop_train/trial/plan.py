@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gputop_train.launch.options import WHAT_IFS, Target, UsageProblem, WhatIf, parse_setting
+from gputop_train.launch.options import Target, UsageProblem, parse_setting, parse_what_if
 from gputop_train.trial.measure import MIN_STEPS
 from gputop_train.trial.record import Arm
 
@@ -106,20 +106,13 @@ def parse_arms(settings: Iterable[str], what_ifs: Iterable[str]) -> tuple[Arm, .
             )
         arms.append(Arm(", ".join(parts), parsed))
     for text in what_ifs:
-        what_if = _parse_what_if(text)
+        what_if = parse_what_if(text)
         arms.append(Arm(what_if.label, what_if=(what_if,)))
     names = [arm.name for arm in arms]
     again = next((name for name in names if names.count(name) > 1), None)
     if again is not None:
         raise UsageProblem(f"{again} was given twice. Give each candidate once.")
     return tuple(arms)
-
-
-def _parse_what_if(text: str) -> WhatIf:
-    key, _, raw = text.partition("=")
-    if key not in WHAT_IFS:
-        raise UsageProblem(f"--what-if does not know {key!r}. It can do: {', '.join(WHAT_IFS)}.")
-    return WhatIf(key, int(raw) if raw.isdigit() else WHAT_IFS[key])
 
 
 def first_extent(plan: Plan) -> Extent:

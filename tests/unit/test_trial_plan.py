@@ -52,6 +52,27 @@ def test_what_is_given_twice_is_refused(given_twice: list[str]) -> None:
         parse_arms(given_twice, [])
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("replay_batch=2", "from 8 on"),
+        ("sync_every=x", "whole number"),
+        ("skip_checkpoint=3", "takes no number"),
+        ("num_workers=4", "--set num_workers=4"),
+        ("nothing", "It can do"),
+    ],
+)
+def test_a_what_if_that_makes_no_sense_says_what_does(text: str, told: str) -> None:
+    with pytest.raises(UsageProblem, match=told):
+        parse_arms([], [text])
+
+
+def test_a_what_if_without_a_number_has_its_usual_one() -> None:
+    replay, skip = parse_arms([], ["replay_batch", "skip_checkpoint"])
+    assert (replay.name, replay.what_if[0].value) == ("replay_batch=8", 8)
+    assert (skip.name, skip.what_if[0].value) == ("skip_checkpoint", True)
+
+
 def test_names_stay_apart() -> None:
     arms = named([Arm("a"), Arm("a"), Arm("baseline")], ["baseline"])
     assert len({arm.name for arm in arms} | {"baseline"}) == 4
