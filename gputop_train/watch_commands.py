@@ -41,10 +41,13 @@ def watch(trial_dir: Path, *, screen: bool, ascii_only: bool) -> int:
 
 
 def _as_run(body: Mapping[str, Any]) -> dict[str, Any]:
-    """A trial's command as ``run.json`` has it."""
+    """A trial's command as ``run.json`` has it: an interpreter first, unless it is a command."""
     command = [str(word) for word in body.get("command") or []]
-    python = bool(command) and Path(command[0]).name.startswith("python")
-    return {"command": command, "mode": "script" if python else "command"}
+    is_command = body.get("mode") == "command"
+    return {
+        "command": command if is_command else ["python", *command],
+        "mode": "command" if is_command else "script",
+    }
 
 
 def _print(trial_dir: Path, *, ascii_only: bool) -> int:

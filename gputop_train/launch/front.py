@@ -85,6 +85,7 @@ class _Front:
         self.watch = ExitWatch(launched)
         self.relay = signals.Relay(launched.child)
         self.voice = Voice()
+        self.interrupted = False
         self._environ = environ
         self._supervisors = 1
         self._supervisor_since = time.monotonic()
@@ -124,6 +125,7 @@ class _Front:
     def _pause(self, seconds: float) -> None:
         """Wait a moment for the report; a signal now means that nobody wants to."""
         if _means_leave(self.relay.fetch(seconds)):
+            self.interrupted = True
             raise Interrupted
 
 
@@ -234,7 +236,7 @@ class _Screen(_Front):
         ended = self._outcome(wait=asked_to_end or action in ("stopped", "rerun"))
         if ended is not None:
             status = self.sum_up(ended)
-            if action == "rerun":
+            if action == "rerun" and not self.interrupted:
                 self.wanted = left.settings
                 words = ", ".join(map(again.typed, left.settings)) or "the same settings"
                 self.voice.say(f"Running again with {words}, to compare with {self.launched.id}.")

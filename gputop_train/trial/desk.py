@@ -173,6 +173,7 @@ def _head(asked: Plan, trial: TrialPaths) -> dict[str, Any]:
         "host": os.uname().nodename,
         "started_wall_ns": time.time_ns(),
         "command": mask_arguments(_command(asked)),
+        "mode": asked.target.mode,
         "cwd": _here(),
         "script": asked.target.name,
         "name": asked.name,

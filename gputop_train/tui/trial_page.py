@@ -56,7 +56,8 @@ class TrialPage:
         now: What is going on, in one sentence.
         left_s: How much longer it takes, from and to.
         step: Step of the leg under way, of ``steps``.
-        sentences: What it came to, in plain words.
+        sentences: What each change came to, in plain words.
+        notes: How it is done; what it said of itself before the end.
         stop_hint: When to stop tuning; empty = go on.
     """
 
@@ -74,6 +75,7 @@ class TrialPage:
     elapsed_s: float | None = None
     left_s: tuple[float, float] | None = None
     sentences: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     stop_hint: str = ""
 
     @property
@@ -125,7 +127,8 @@ def page(trial_id: str, body: Mapping[str, Any] | None, *, alive: bool) -> Trial
         steps=_int(progress.get("steps")),
         elapsed_s=_number(progress.get("elapsed_s")),
         left_s=left,
-        sentences=tuple(filter(None, map(_text, _list(body.get("sentences"))))),
+        sentences=tuple(filter(None, (_text(item.get("sentence")) for item in candidates))),
+        notes=tuple(filter(None, map(_text, _list(body.get("sentences"))))),
         stop_hint=_text(body.get("stop_hint")),
     )
 

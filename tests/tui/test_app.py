@@ -226,6 +226,10 @@ async def test_the_command_palette_quits_by_the_same_question() -> None:
         assert {command.title for command in app.get_system_commands(app.screen)} >= {
             "Leave",
             "Help",
+            "Settings",
+            "Rerun",
+            "Trial",
+            "Compare",
         }
 
 

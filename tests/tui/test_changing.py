@@ -49,6 +49,7 @@ def text(app: GputopApp) -> str:
 
 async def shows(pilot: Any, words: str) -> None:
     await until(pilot, lambda: words in text(pilot.app))
+    assert not pilot.app._leaving
 
 
 async def test_settings_are_chosen_kept_and_taken_back() -> None:

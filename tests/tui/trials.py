@@ -111,20 +111,23 @@ def running() -> dict[str, Any]:
             candidate({}, "measured", what_if=["replay_batch"]),
         ],
         "stop_hint": None,
-        "sentences": [],
+        "sentences": ["Legs measure 60 steps of 98.1 ms each."],
     }
 
 
 def done() -> dict[str, Any]:
-    return running() | {
+    body = running() | {
         "state": "done",
-        "sentences": [
-            "num_workers=4: 2.39x faster (2.31 to 2.48), predicted 2.10 to 2.70.",
-            "The loader's guilt is confirmed: with its batches replayed a step takes 39.5 ms "
-            "instead of 98.1.",
-        ],
         "stop_hint": "Three changes under 3% in a row: stop tuning this.",
     }
+    body["candidates"][0]["sentence"] = (
+        "num_workers=4 (changes results): 2.39x as fast (2.31 to 2.48); predicted 2.10 to 2.70x."
+    )
+    body["candidates"][4]["sentence"] = (
+        "The loader's guilt is confirmed: with its batches replayed a step takes 39.5 ms instead "
+        "of 98.1."
+    )
+    return body
 
 
 def write(root: Path, body: dict[str, Any]) -> Path:

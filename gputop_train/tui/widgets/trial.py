@@ -64,7 +64,7 @@ def _busy(row: TrialRow, _glyphs: Glyphs) -> tuple[str, str]:
 def _relative(row: TrialRow, _glyphs: Glyphs) -> tuple[str, str]:
     if row.speedup is None:
         return _plain_cell("-" if row.status or row.step_ms is None else "1x")
-    return f"{row.speedup:.2f}x", _INKS.get(row.verdict, "text")
+    return f"{_short(row.speedup)}x", _INKS.get(row.verdict, "text")
 
 
 def _interval(row: TrialRow, _glyphs: Glyphs) -> tuple[str, str]:
@@ -74,7 +74,7 @@ def _interval(row: TrialRow, _glyphs: Glyphs) -> tuple[str, str]:
 def _predicted(row: TrialRow, _glyphs: Glyphs) -> tuple[str, str]:
     if row.predicted_interval is not None:
         return _plain_cell(_range(*row.predicted_interval), "muted")
-    return _plain_cell("-" if row.predicted is None else f"{row.predicted:.2f}x", "muted")
+    return _plain_cell("-" if row.predicted is None else f"{_short(row.predicted)}x", "muted")
 
 
 def _verdict(row: TrialRow, glyphs: Glyphs) -> tuple[str, str]:
@@ -91,7 +91,12 @@ def _cost(row: TrialRow, _glyphs: Glyphs) -> tuple[str, str]:
 
 
 def _range(low: float, high: float) -> str:
-    return f"{low:.2f}-{high:.2f}"
+    return f"{_short(low)}-{_short(high)}"
+
+
+def _short(ratio: float) -> str:
+    """A ratio in at most four characters where it is below a thousand."""
+    return f"{ratio:.2f}" if ratio < 9.995 else f"{ratio:.1f}" if ratio < 99.95 else f"{ratio:.0f}"
 
 
 _COLUMNS = (
@@ -117,7 +122,6 @@ def trial_rows(page: TrialPage, width: int, height: int, glyphs: Glyphs) -> list
         height: Rows.
         glyphs: The alphabet.
     """
-    foot = _foot(page, width, height, glyphs)
     rows = [_title(page, width, glyphs)]
     if height >= 14:
         rows.append(())
@@ -125,18 +129,21 @@ def trial_rows(page: TrialPage, width: int, height: int, glyphs: Glyphs) -> list
     rows += status
     if height >= 14 and status:
         rows.append(())
+    table = _table(page, width, glyphs)
+    parts = [table, _account(page, width, glyphs), _bars(page, width, glyphs)]
+    whole = len(rows) + sum(len(part) + 1 for part in parts if part)
+    foot = _foot(page, width, max(height // 4, height - whole - 1), glyphs)
     room = height - len(rows) - len(foot)
-    table = _table(page, width, glyphs)[: max(0, room)]
-    rows += table
-    room -= len(table)
-    account = _account(page, width, glyphs)
-    if len(account) + 1 <= room:
-        rows += [(), *account]
-        room -= len(account) + 1
-    bars = _bars(page, width, glyphs)
-    if bars and len(bars) + 1 <= room:
-        rows += [(), *bars]
-    rows += [()] * (height - len(rows) - len(foot))
+    for part in parts:
+        # The table as far as it goes; what explains it whole or not at all.
+        if part is table:
+            rows += part[: max(0, room)]
+        elif part and len(part) + 1 <= room:
+            rows += [(), *part]
+        else:
+            break
+        room = height - len(rows) - len(foot)
+    rows += [()] * room
     return [*rows[: max(0, height - len(foot))], *foot]
 
 
@@ -156,7 +163,7 @@ def _title(page: TrialPage, width: int, glyphs: Glyphs) -> Row:
 def _status(page: TrialPage, width: int, glyphs: Glyphs) -> list[Row]:
     """What runs now, with a bar of the leg's steps."""
     if page.over:
-        text = page.problem or ("" if page.sentences else page.now)
+        text = page.problem or ("" if page.state == "done" else page.now)
         ink = "critical" if page.state in ("failed", "gone") else "text"
         return [
             fit([(f" {line}", ink)], width, glyphs) for line in wrap(text, width - 2, 2, glyphs)
@@ -291,15 +298,21 @@ def _bars(page: TrialPage, width: int, glyphs: Glyphs) -> list[Row]:
     return [*rows, fit(legend, width, glyphs)]
 
 
-def _foot(page: TrialPage, width: int, height: int, glyphs: Glyphs) -> list[Row]:
-    foot: list[Row] = []
-    room = max(1, height // 4)
+def _foot(page: TrialPage, width: int, room: int, glyphs: Glyphs) -> list[Row]:
+    """What it came to, in at most ``room`` rows: the hint to stop always, notes if they fit."""
+    said: list[Row] = []
     for sentence in page.sentences:
-        foot += [((f" {line}", "strong"),) for line in wrap(sentence, width - 2, 3, glyphs)]
-    foot = foot[:room]
+        said += [((f" {line}", "strong"),) for line in wrap(sentence, width - 2, 3, glyphs)]
+    hint: list[Row] = []
     if page.stop_hint and page.stop_hint not in page.sentences:
-        foot += [((f" {line}", "info"),) for line in wrap(page.stop_hint, width - 2, 2, glyphs)]
-    return [((glyphs.rule * width, "faint"),), *foot]
+        hint = [((f" {line}", "info"),) for line in wrap(page.stop_hint, width - 2, 2, glyphs)]
+    said = said[: max(1, room - len(hint))]
+    notes: list[Row] = []
+    for note in page.notes:
+        if note not in (*page.sentences, page.stop_hint):
+            notes += [((f" {line}", "muted"),) for line in wrap(note, width - 2, 2, glyphs)]
+    left = max(0, room - len(said) - len(hint))
+    return [((glyphs.rule * width, "faint"),), *said, *hint, *notes[:left]]
 
 
 class TrialTable(Board):
@@ -323,10 +336,9 @@ class TrialTable(Board):
         """The trial at this size, its keys below."""
         if self.page is None:
             return None
-        keys = [("q", "close" if self.page.over else "leave or stop"), ("s", "screenshot")]
+        keys = [("s", "screenshot"), ("q", "close" if self.page.over else "leave or stop")]
         if self.page.over and self.page.best is not None:
-            what = "rerun with it" if self.rerun else "how to keep it"
-            keys.insert(1, ("r", what))
+            keys.insert(0, ("r", "rerun with it" if self.rerun else "how to keep it"))
         below = [fit([(f" {self.message}", "info")], width, self.glyphs)] if self.message else []
         below.append(keys_row(tuple(keys), width, self.glyphs))
         return [*trial_rows(self.page, width, height - len(below), self.glyphs), *below]
