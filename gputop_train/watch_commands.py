@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,19 +35,23 @@ def watch(trial_dir: Path, *, screen: bool, ascii_only: bool) -> int:
     result = run_trial(trial_dir, ascii=ascii_only)
     if result.settings:
         given = [again.typed(setting) for setting in result.settings]
-        line = again.command_line(_as_run(store.read(trial_dir) or {}), given)
+        line = keep(store.read(trial_dir) or {}, given)
         click.echo(f"gputop-train: Run with what was proved: {line}", err=True)
     return result.exit_code or 0
 
 
-def _as_run(body: Mapping[str, Any]) -> dict[str, Any]:
-    """A trial's command as ``run.json`` has it: an interpreter first, unless it is a command."""
+def keep(body: Mapping[str, Any], given: Sequence[str]) -> str:
+    """The command that runs a trial's script with settings.
+
+    Args:
+        body: ``trial.json``.
+        given: Values of ``--set``.
+    """
     command = [str(word) for word in body.get("command") or []]
-    is_command = body.get("mode") == "command"
-    return {
-        "command": command if is_command else ["python", *command],
-        "mode": "command" if is_command else "script",
-    }
+    if body.get("mode") == "command":
+        return again.command_line({"command": command, "mode": "command"}, given)
+    # ``run.json`` names the interpreter first; here it is the one that will be chosen.
+    return again.command_line({"command": ["python", *command], "mode": "script"}, given)
 
 
 def _print(trial_dir: Path, *, ascii_only: bool) -> int:
@@ -59,12 +63,17 @@ def _print(trial_dir: Path, *, ascii_only: bool) -> int:
     body = store.read(trial_dir) or {}
     gone = body.get("state") == "running" and not store.is_running(body)
     click.echo("It was killed." if gone else str(body.get("now") or body.get("state") or ""))
-    rows = [row for row in body.get("table") or [] if isinstance(row, dict)]
+    rows = [row for row in _list(body.get("table")) if isinstance(row, dict)]
     if rows:
         width = shutil.get_terminal_size((100, 24)).columns if os.isatty(1) else 160
         ascii_only = ascii_only or not speaks_utf8()
         Console(width=width, highlight=False).print(table(rows, width=width, ascii_only=ascii_only))
-    for sentence in [*(body.get("sentences") or []), body.get("stop_hint")]:
+    told = [row.get("sentence") for row in _list(body.get("candidates")) if isinstance(row, dict)]
+    for sentence in [*told, *_list(body.get("sentences")), body.get("stop_hint")]:
         if isinstance(sentence, str) and sentence:
             click.echo(sentence)
     return 0
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
