@@ -178,7 +178,7 @@ class Checker:
         if foreign is not None:
             reason = (
                 f"The older side ran {foreign}, which is of the newer code, so nothing was "
-                "compared. An editable install leads there: name a directory with an "
+                "compared. An editable install or an absolute path leads there: name a directory with an "
                 "environment of its own, or run where overlay mounts are possible."
             )
             return Outcome(self._no_result("inconclusive", older, reason))
