@@ -178,8 +178,8 @@ class Checker:
         if foreign is not None:
             reason = (
                 f"The older side ran {foreign}, which is of the newer code, so nothing was "
-                "compared. An editable install or an absolute path leads there: name a directory with an "
-                "environment of its own, or run where overlay mounts are possible."
+                "compared. An editable install or an absolute path leads there: name a directory "
+                "with an environment of its own, or run where overlay mounts are possible."
             )
             return Outcome(self._no_result("inconclusive", older, reason))
         timing = check_judge.time_of_pairs(
