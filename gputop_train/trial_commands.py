@@ -140,6 +140,7 @@ def _run(asked: Plan, json_path: str | None, *, trial_id: str | None, ascii_only
     from gputop_train.launch.streams import Voice
     from gputop_train.trial import store
     from gputop_train.trial.interrupts import Interrupts
+    from gputop_train.trial.plan import script_of
 
     voice = Voice()
     try:
@@ -157,7 +158,7 @@ def _run(asked: Plan, json_path: str | None, *, trial_id: str | None, ascii_only
             place = store.make(root, trial_id)
         except store.TrialStoreError as problem:
             raise click.ClickException(str(problem)) from None
-        voice.say(f"trial {place.id} of {asked.target.name}; it is kept in {place.trial_dir}")
+        voice.say(f"trial {place.id} of {script_of(asked.target)}; it is kept in {place.trial_dir}")
         runner = Runner(asked, place, dict(os.environ), interrupts, voice.say)
         try:
             code = runner.run()

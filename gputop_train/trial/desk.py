@@ -13,7 +13,7 @@ from gputop_train.launch import identity
 from gputop_train.launch.secrets import mask_arguments
 from gputop_train.trial import judging, store, words
 from gputop_train.trial.leg import Phase
-from gputop_train.trial.plan import Extent, Plan, first_extent
+from gputop_train.trial.plan import Extent, Plan, first_extent, script_of
 from gputop_train.trial.record import Arm, LegResult
 from gputop_train.trial.standing import Candidate, Standing
 from gputop_train.trial.store import TrialPaths
@@ -175,7 +175,7 @@ def _head(asked: Plan, trial: TrialPaths) -> dict[str, Any]:
         "command": mask_arguments(_command(asked)),
         "mode": asked.target.mode,
         "cwd": _here(),
-        "script": asked.target.name,
+        "script": script_of(asked.target),
         "name": asked.name,
         "plan": {
             "rounds": asked.rounds,

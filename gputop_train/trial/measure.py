@@ -338,9 +338,9 @@ def read_refusal(scratch: Path) -> str | None:
         return None
     call, path = printable(str(row.get("call"))), printable(str(row.get("path")))
     return (
-        f"It was ended before {call} could change {path}, which existed before the trial. Here "
-        "writes cannot be diverted: let the script write to new files, or run where "
-        "`gputop-train doctor` finds overlay mounts."
+        f"It was ended before {call} could change {path}, which existed before the trial. Let the "
+        "script write to new files, or run the trial where writes can be diverted: --guard auto "
+        "does so, or says why not."
     )
 
 

@@ -86,6 +86,13 @@ class Extent:
     bounded: bool = False
 
 
+def script_of(target: Target) -> str:
+    """What a person would call what runs: of a command, the script within it."""
+    if target.mode != "command":
+        return target.name
+    return next((word for word in target.arguments if word.endswith(".py")), target.name)
+
+
 def parse_arms(settings: Iterable[str], what_ifs: Iterable[str]) -> tuple[Arm, ...]:
     """The candidates of ``--set`` and ``--what-if``: each option is one.
 

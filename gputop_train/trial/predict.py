@@ -33,6 +33,8 @@ _BESIDE_WORKERS = {"persistent_workers", "prefetch_factor"}
 #: What-ifs that take one label of host time away.
 _REMOVES = {"replay_batch": "data_wait", "skip_checkpoint": "checkpoint", "no_eval": "eval"}
 _WORDS = {"data_wait": "data wait", "checkpoint": "saves", "eval": "evaluations"}
+#: Passes over the loader within one leg up to which the start of workers is no matter.
+_PASSES = 2
 #: A what-if never leaves less than this of a step: what is left is not measured well.
 _LEAST = 0.005
 
@@ -97,9 +99,12 @@ class Forecast:
         if window is None or workers < 0:
             return None
         lost = self._lost("data_wait")
-        loader = supply_of(window).loader
+        supply = supply_of(window)
+        loader = supply.loader
         if lost is None or loader is None or loader.iterable or lost >= 1:
             return None
+        if loader.num_workers == 0 and max(loader.epochs, supply.built) > _PASSES:
+            return None  # each pass would start its workers anew, which no rate tells
         if loader.num_workers == 0:
             return _from_none(window, lost, workers)
         return _from_some(window, lost, loader.num_workers, workers)

@@ -33,6 +33,8 @@ def per_sample(microseconds: float) -> str:
 
 def span(seconds: float) -> str:
     """How long something will take, no more precisely than that is known."""
+    if seconds <= 20:
+        return f"{max(1, math.ceil(seconds))} s"
     if seconds < 90:
         return f"{max(5, 5 * math.ceil(seconds / 5)):.0f} s"
     return f"{math.ceil(seconds / 60):.0f} min"
