@@ -98,8 +98,8 @@ def row(name: str, planted: float, one: dict[str, Any]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nulls", type=int, default=10)
-    parser.add_argument("--null-minutes", type=float, default=0.75)
-    parser.add_argument("--planted-minutes", type=float, default=2.0)
+    parser.add_argument("--null-minutes", type=float, default=0.9)
+    parser.add_argument("--planted-minutes", type=float, default=1.75)
     parser.add_argument(
         "--work",
         choices=("arithmetic", "wait"),
