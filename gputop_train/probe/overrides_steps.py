@@ -1,4 +1,6 @@
-"""An optimizer pre hook of the settings' own, until all of them are settled.
+"""An optimizer pre hook of the settings' own, at work until all of them are settled.
+
+It is never taken out: torch walks through the hooks while this one runs.
 
 Apart from the other parts of the settings on purpose: those are on dynamo's skip list, while an
 optimizer's hooks must stay traceable. ``is_compiling()`` is a constant there, so nothing of this
@@ -31,7 +33,8 @@ def watch(watcher: Callable[[Any, int], bool]) -> None:
 def _before(opt: Any, args: Any, kwargs: Any) -> None:
     if _compiling[0] is not None and _compiling[0]():
         return
-    _step(opt)
+    if _watchers:
+        _step(opt)
 
 
 def _step(opt: Any) -> None:
@@ -46,8 +49,6 @@ def _step(opt: Any) -> None:
                 settled = True
             if settled:
                 _watchers.remove(watcher)
-        if not _watchers and _handle:
-            _handle.pop().remove()
     finally:
         S.set_eval_frame(evaluator)
 

@@ -20,6 +20,7 @@ KEYS = ("tf32", "cudnn_benchmark", "omp_threads", "expandable_segments")
 ALLOCATOR_NAMES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 _wanted: dict[str, dict[str, Any]] = {}
+_in_force: set[str] = set()
 
 
 def place(torch: Any, overrides: list[dict[str, Any]]) -> None:
@@ -48,6 +49,8 @@ def _at_forward(device: Any) -> None:
         except Exception as error:
             status, why = REFUSED, failure(error)
         tell(override, status, why)
+        if status == APPLIED:
+            _in_force.add(key)
 
 
 def _tf32(on: bool, device: Any) -> tuple[str, str]:
@@ -55,7 +58,7 @@ def _tf32(on: bool, device: Any) -> tuple[str, str]:
     why = forward.no_ampere(torch, device) if on else None
     if why is not None:
         return REFUSED, why
-    if _tf32_now() == (on, on):
+    if _tf32_now() == _fp32_tf32("conv") == on:
         return NO_EFFECT, "it is %s in this script as it is" % ("on" if on else "off")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -76,11 +79,16 @@ def _tf32(on: bool, device: Any) -> tuple[str, str]:
     return APPLIED, ""
 
 
-def _tf32_now() -> tuple[bool, bool]:
-    return (
-        precision._fp32(S.torch, "matmul") == "tf32",
-        precision._fp32(S.torch, "conv") == "tf32",
-    )
+def _fp32_tf32(op: str) -> bool:
+    return precision._fp32(S.torch, op) == "tf32"
+
+
+def _tf32_now() -> bool:
+    return _fp32_tf32("matmul")
+
+
+def _benchmark_now() -> bool:
+    return bool(S.torch.backends.cudnn.benchmark)
 
 
 def _benchmark(on: bool, device: Any) -> tuple[str, str]:
@@ -103,9 +111,9 @@ def _at_step(opt: Any, count: int) -> bool:
     threads = _wanted.get("omp_threads")
     if threads is not None and S.torch.get_num_threads() != threads["value"]:
         withdraw(threads, "the script sets %d threads itself" % S.torch.get_num_threads())
-    tf32 = _wanted.get("tf32")
-    if tf32 is not None and S.torch.cuda.is_initialized() and _tf32_now()[0] != tf32["value"]:
-        withdraw(tf32, "the script sets its own precision after its first step")
+    for key, now in (("tf32", _tf32_now), ("cudnn_benchmark", _benchmark_now)):
+        if key in _in_force and now() != _wanted[key]["value"]:
+            withdraw(_wanted[key], "the script sets it itself after its first forward")
     segments = _wanted.get("expandable_segments")
     if segments is not None:
         tell(segments, *_segments(segments["value"]))

@@ -120,7 +120,7 @@ def evaluating() -> bool:
     trained = []
     for optimizer in list(_optimizers):
         groups = getattr(optimizer, "param_groups", None) or ()
-        trained.append({id(p): p.numel() for group in groups for p in group["params"]})
+        trained.append({id(p): _numel(p) for group in groups for p in group["params"]})
     for module in modules:
         own = [(id(p), p.requires_grad) for p in module.parameters()]
         if not trained and any(grad for _, grad in own):
@@ -129,6 +129,13 @@ def evaluating() -> bool:
             if sizes and 2 * sum(sizes.get(key, 0) for key, _ in own) >= sum(sizes.values()):
                 return True
     return False
+
+
+def _numel(parameter: Any) -> int:
+    try:
+        return int(parameter.numel())
+    except Exception:  # a lazy one has no size yet
+        return 0
 
 
 def for_evaluation(loader: Any, info: Info) -> str | None:

@@ -70,7 +70,7 @@ def watch_class(loader_class: Any) -> None:
         try:
             changed = _begins(self)
         except Exception as error:
-            note_error("overrides", error)
+            _failed(self, error)
         try:
             iterator = _first_try(iterate, self) if changed else None
             if iterator is None:
@@ -92,7 +92,7 @@ def watch_class(loader_class: Any) -> None:
         except Exception:
             pass
         try:
-            return int(length(self))
+            return length(self)  # type: ignore[no-any-return]
         except BaseException as error:
             leave_no_frame(error)
             raise
@@ -101,6 +101,13 @@ def watch_class(loader_class: Any) -> None:
     loader_class.__iter__ = dress(__iter__, iterate)
     if any(o["key"] == "batch_size" for o in _overrides):
         loader_class.__len__ = dress(__len__, length)
+
+
+def _failed(loader: Any, error: BaseException) -> None:
+    note_error("overrides", error)
+    info = _infos.get(loader)
+    for override in info.pending if info is not None else ():
+        tell(override, REFUSED, failure(error), info.place)
 
 
 def _first_try(iterate: Any, loader: Any) -> Any:
@@ -154,7 +161,7 @@ def _is_at(override: dict[str, Any], file: str, line: int) -> bool:
 def _begins(loader: Any) -> bool:
     """A pass begins. Whether the loader is another than a moment ago."""
     info = _infos.get(loader)
-    if info is None or _in_worker():
+    if info is None or not (info.pending or info.tried is not None) or _in_worker():
         return False
     why = judge.for_evaluation(loader, info)
     if why is not None:
