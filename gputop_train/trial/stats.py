@@ -78,8 +78,8 @@ def compare(
     why = _unsound(pairs, same_losses)
     if not why and interval is None:
         why = (
-            "One pair of legs does not say how much two legs of the same differ: "
-            "at least two are needed, three to stop early."
+            "One pair does not show how much legs differ by chance: two pairs are the least, "
+            "three are better."
         )
     if why or interval is None:
         return Compared(speedup, shown, "inconclusive", len(logs), why)
