@@ -49,7 +49,7 @@ def leg_error(step_ns: Sequence[int]) -> float | None:
 def _block(steps: np.ndarray[tuple[int], np.dtype[np.float64]]) -> int:
     """Length of a block: ``n^(1/3)`` (Hall, Horowitz and Jing 1995), or a multiple of a period."""
     n = len(steps)
-    least = max(2, round(n ** (1 / 3)))
+    least = max(2, round(math.pow(n, 1 / 3)))
     off = steps - steps.mean()
     power = float(off @ off)
     if power <= 0:
