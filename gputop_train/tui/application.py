@@ -184,7 +184,7 @@ class GputopApp(ChangingApp):
         elif snapshot is not None and snapshot.state in ("ended", "lost"):
             self.exit(TuiResult("ended", snapshot.exit_code))
         else:
-            self.push_screen(leaving(self._come_back), self._left)
+            self.push_screen(leaving(self._come_back, self.lost_when_left()), self._left)
 
     def _left(self, choice: str | None) -> None:
         if choice == "detach":

@@ -176,6 +176,13 @@ class ChangingApp(BaseApp):
         """Say something on the overview until it is replaced."""
         raise NotImplementedError
 
+    def lost_when_left(self) -> str:
+        """What was to follow the run's end and does not once this screen is left."""
+        if self._next is None:
+            return ""
+        what = "rerun" if self._next.kind == "rerun" else "trial"
+        return f"The {what} that was to follow does not happen once you leave."
+
     def forget(self) -> None:
         """What was to follow the run's end does not."""
         self._next = None
@@ -219,7 +226,7 @@ class ChangingApp(BaseApp):
         what = "starts it" if wish.kind == "rerun" else "starts the trial"
         self.push_screen(
             Ask(
-                [self.doors.why_not, f"This command {what}:", line, kept],
+                [f"{self.doors.why_not} This command {what}:", line, kept],
                 [Answer("c", "close", "back to the screen")],
             )
         )

@@ -436,3 +436,24 @@ async def test_the_overviews_keys_mean_nothing_on_the_screens_over_it() -> None:
         await until(pilot, lambda: len(app.screen_stack) == 1)
         await pilot.press("ctrl+c")
         assert isinstance(app.screen, Ask)
+
+
+@pytest.mark.parametrize("size", [(40, 12), (40, 10), (80, 24)])
+async def test_a_question_shows_its_answers_on_the_smallest_terminal(size: tuple[int, int]) -> None:
+    app = app_with(FakeSource("starved"), start_trial=lambda _: Path())
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot)
+        for keys in (("p",), ("r",), ("q",)):
+            await pilot.press(*keys)
+            await until(pilot, lambda: isinstance(app.screen, Ask))
+            await shows(pilot, " cancel ")
+            await pilot.press("c")
+            await until(pilot, lambda: len(app.screen_stack) == 1)
+
+
+async def test_leaving_says_what_will_not_happen() -> None:
+    app = app_with(FakeSource("starved"))
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("r", "w", "q")
+        await shows(pilot, "The rerun that was to follow does not happen once you leave.")

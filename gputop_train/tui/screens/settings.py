@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import ClassVar
 
 from rich.style import Style
-from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
@@ -47,6 +46,7 @@ class Settings(Screen[None]):
         Binding("r", "rerun", "rerun"),
         Binding("p", "trial", "trial"),
         Binding("escape,t", "close", "close"),
+        *(Binding(digit, f"digit('{digit}')", "type") for digit in "0123456789"),
     ]
 
     def __init__(
@@ -170,11 +170,8 @@ class Settings(Screen[None]):
             return
         self.dismiss()
 
-    def on_key(self, event: events.Key) -> None:
+    def action_digit(self, digit: str) -> None:
         """Digits make a number."""
-        if event.character is None or event.character not in "0123456789":
-            return
-        event.stop()
         here = self._here()
         if here is None:
             return
@@ -184,7 +181,7 @@ class Settings(Screen[None]):
                 message=f"{here[1].key} {'cannot be set: ' + why if why else 'is on or off'}."
             )
             return
-        self._turn(typing=(self._page.typing + event.character)[:_MAX_DIGITS], message="")
+        self._turn(typing=(self._page.typing + digit)[:_MAX_DIGITS], message="")
 
     def _take_typed(self) -> bool:
         """Take the number that was being typed; whether there was one."""
