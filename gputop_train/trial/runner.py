@@ -15,7 +15,7 @@ from gputop_train.launch.interpreter import CommandProblem
 from gputop_train.launch.runfile import read_exit
 from gputop_train.launch.spawn import LaunchError
 from gputop_train.store.errors import StoreError
-from gputop_train.trial import judging, leg, measure, plan, predict, seeking, store
+from gputop_train.trial import judging, leg, measure, plan, predict, seeking, store, words
 from gputop_train.trial.desk import Desk
 from gputop_train.trial.interrupts import Interrupts
 from gputop_train.trial.leg import LegPlan, Phase
@@ -259,8 +259,7 @@ class Runner:
         while True:
             found = search.propose(seeking.history(self.standing.candidates))
             if isinstance(found, Done):
-                self.standing.best = found.best.name if found.best is not None else None
-                self.desk.conclude(found.reason, *found.notes)
+                self._conclude(found)
                 break
             taken = {self._plan.baseline.name, *(c.arm.name for c in self.standing.candidates)}
             if not self._prove(self._take_up(plan.named(found, taken)), first):
@@ -268,6 +267,14 @@ class Runner:
             first = self._just_ended()
         if kind == "suggestions" and seeking.accuses_loader(leg_.report):
             self._prove(self._take_up([seeking.REPLAY]), first)
+
+    def _conclude(self, found: Done) -> None:
+        """Say what a search came to, and whether its best is proven."""
+        name = found.best.name if found.best is not None else None
+        best = next((c for c in self.standing.candidates if c.arm.name == name), None)
+        doubt = words.not_proven(best) if best is not None else None
+        self.standing.best = name if doubt is None else None
+        self.desk.conclude(found.reason, *([doubt] if doubt else []), *found.notes)
 
     def _just_ended(self) -> LegResult | None:
         """The newest leg where it is one of the baseline's that counts: it may begin a round."""

@@ -71,7 +71,8 @@ def leg_line(n: int, leg: LegResult, candidate: Candidate | None) -> str:
         text += f", {factor(compared.speedup)} so far"
         if compared.interval is not None:
             text += f" ({between(compared.interval)})"
-    return f"{text}. {leg.note}" if leg.note else text
+    told_before = candidate is not None and len(candidate.measured) > 1
+    return f"{text}. {leg.note}" if leg.note and not told_before else text
 
 
 def predicted(prediction: Prediction) -> str:
@@ -114,6 +115,14 @@ def outcome(one: Candidate, baseline: dict[str, object] | None) -> str:
     guilt = _guilt(one, baseline)
     text += f" {guilt}" if guilt else ""
     return f"{text} {one.losses}" if one.losses else text
+
+
+def not_proven(one: Candidate) -> str | None:
+    """What has to be said where a search found a candidate best that is not known to be faster."""
+    compared = one.compared
+    if compared is not None and compared.verdict == "faster":
+        return None
+    return f"That is not proven: {one.arm.name} is {compared.verdict if compared else one.status}."
 
 
 def _guilt(one: Candidate, baseline: dict[str, object] | None) -> str | None:
