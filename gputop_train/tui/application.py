@@ -23,7 +23,6 @@ from gputop_train.tui.doors import Doors
 from gputop_train.tui.feed import Feed
 from gputop_train.tui.files import write_private
 from gputop_train.tui.messages import ReadFailed, SnapshotReady, StopAnswered
-from gputop_train.tui.picture import portable
 from gputop_train.tui.replay import ReplayControls
 from gputop_train.tui.result import TuiResult
 from gputop_train.tui.screens.ask import leaving
@@ -65,7 +64,6 @@ class GputopApp(ChangingApp):
         Binding("minus", "window(-1)", "shorter window"),
         Binding("e", "evidence", "evidence"),
         Binding("y", "copy", "copy advice"),
-        Binding("s", "picture", "screenshot"),
         Binding("left", "seek(-10)", "back"),
         Binding("right", "seek(10)", "forth"),
         Binding("home", "seek(-1e12)", "beginning"),
@@ -263,18 +261,6 @@ class GputopApp(ChangingApp):
         self.copy_to_clipboard(text)
         where = self._write("advice.txt", text)
         self.say(f"Advice copied; also in {where}" if where else "Advice copied to the clipboard.")
-
-    def action_picture(self) -> None:
-        """Save the screen as SVG."""
-        taken = {path.name for path in self._pictures()}
-        name = next(n for n in (f"screen-{i}.svg" for i in range(1, 10_000)) if n not in taken)
-        picture = portable(self.export_screenshot())
-        where = write_private(self._pictures_dir, name, picture, replace=False)
-        self.say(f"Picture saved as {where}" if where else "The picture could not be saved.")
-
-    def _pictures(self) -> list[Path]:
-        folder = self._pictures_dir
-        return list(folder.glob("screen-*.svg")) if folder is not None else []
 
     def _write(self, name: str, text: str) -> Path | None:
         return write_private(self._run_dir, name, text)

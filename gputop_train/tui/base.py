@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 from rich.console import RenderableType
@@ -13,9 +14,11 @@ from textual.binding import Binding, BindingType
 from textual.filter import LineFilter, NoColor
 from textual.theme import Theme
 
+from gputop_train.tui.files import write_private
 from gputop_train.tui.messages import LeaveNow
 from gputop_train.tui.paint import ASCII, UNICODE
 from gputop_train.tui.palette import palette
+from gputop_train.tui.picture import portable
 from gputop_train.tui.result import TuiResult
 
 #: Seconds an answer to a key press stays.
@@ -60,6 +63,7 @@ class BaseApp(App[TuiResult]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "leave", "quit"),
         Binding("ctrl+c", "leave", "quit", priority=True),
+        Binding("s", "picture", "screenshot"),
     ]
 
     def __init__(self, *, ascii: bool = False) -> None:
@@ -73,6 +77,7 @@ class BaseApp(App[TuiResult]):
         self._plain = [NoColor()] if self.no_color else []
         self._says = 0
         self._leaving = False
+        self._pictures_dir: Path | None = None
 
     @property
     def inks(self) -> Mapping[str, Style]:
@@ -140,3 +145,15 @@ class BaseApp(App[TuiResult]):
             tell = getattr(screen, "say", None)
             if tell is not None:
                 tell(text)
+
+    def action_picture(self) -> None:
+        """Save the screen as SVG."""
+        taken = {path.name for path in self._pictures()}
+        name = next(n for n in (f"screen-{i}.svg" for i in range(1, 10_000)) if n not in taken)
+        picture = portable(self.export_screenshot())
+        where = write_private(self._pictures_dir, name, picture, replace=False)
+        self.say(f"Picture saved as {where}" if where else "The picture could not be saved.")
+
+    def _pictures(self) -> list[Path]:
+        folder = self._pictures_dir
+        return list(folder.glob("screen-*.svg")) if folder is not None else []

@@ -17,6 +17,7 @@ from gputop_train.tui.screens.compare import Compare, Picker
 from gputop_train.tui.screens.settings import Settings
 from gputop_train.tui.screens.trial import Trial
 from gputop_train.tui.snapshot import Snapshot, View
+from gputop_train.tui.trial_app import TrialApp
 
 from . import trials
 from .driving import Controls, lines, settle, until
@@ -457,3 +458,32 @@ async def test_leaving_says_what_will_not_happen() -> None:
         await settle(pilot)
         await pilot.press("r", "w", "q")
         await shows(pilot, "The rerun that was to follow does not happen once you leave.")
+
+
+async def test_a_trial_that_is_joined_again_is_shown_pictured_and_left(tmp_path: Path) -> None:
+    place = trials.write(tmp_path, trials.done())
+    app = TrialApp(place, ascii=True)
+    async with app.run_test(size=SIZE) as pilot:
+        await shows(pilot, "stop tuning this")
+        assert text(app).isascii()
+        await pilot.press("s")
+        await shows(pilot, "Picture saved")
+        await pilot.press("r")
+        await until(pilot, lambda: app.return_value is not None)
+    assert (place / "screen-1.svg").stat().st_mode & 0o777 == 0o600
+    assert app.return_value is not None
+    assert app.return_value.settings == (Setting("num_workers", 4),)
+
+
+async def test_a_running_trial_that_is_joined_again_is_left_running(tmp_path: Path) -> None:
+    app = TrialApp(trials.write(tmp_path, trials.running()))
+    async with app.run_test(size=SIZE) as pilot:
+        await shows(pilot, "leg 5")
+        await pilot.press("ctrl+c")
+        await shows(pilot, "come back with: gputop-train attach t3f2a1c")
+        await pilot.press("ctrl+c")
+        await until(pilot, lambda: len(app.screen_stack) == 2)
+        await pilot.press("q", "l")
+        await until(pilot, lambda: app.return_value is not None)
+    assert app.return_value is not None
+    assert app.return_value.settings == ()
