@@ -17,7 +17,7 @@ from tests.probe_support import deploy, run
 #: What every script starts with; it prints what it saw of itself as one line of JSON.
 PRELUDE = """
 import copy, io, json, sys, threading
-import torch
+import torch, torch.utils.checkpoint
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
 from torch.utils.data import TensorDataset, get_worker_info
 
@@ -124,6 +124,13 @@ PLAIN = """
         fit(model, optimizer, train)
         handle.remove()
         output = model(x)
+        again = torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False)
+        again.sum().backward()
+        saw["traced"] = str(torch.jit.trace(model, x).graph).count("aten::to")
+        try:
+            model(torch.ones(3, 5))
+        except RuntimeError as error:
+            saw["own error"] = [str(error)[:4], error.__context__ is None]
         torch.save(model, io.BytesIO())
         twin = copy.deepcopy(model)
         saw["same"] = [type(model).__name__, "_compiled_call_impl" in vars(twin), str(output.dtype)]
@@ -185,6 +192,11 @@ def test_bfloat16_is_used_within_the_forward_and_the_output_is_float32(plain: Ou
     assert plain.told("bf16") == [("applied", "")]
     assert "torch.bfloat16" in plain.saw["dtypes"]
     assert plain.saw["same"] == ["Sequential", False, "torch.float32"]
+
+
+def test_what_is_traced_and_what_fails_is_the_scripts_own(plain: Outcome) -> None:
+    assert plain.saw["traced"] == 0
+    assert plain.saw["own error"] == ["mat1", True]
 
 
 def test_the_optimizer_is_a_fused_one(plain: Outcome) -> None:

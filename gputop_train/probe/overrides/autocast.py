@@ -10,7 +10,7 @@ from typing import Any
 
 from ..hooks import dress, leave_no_frame, precision
 from ..state import S
-from . import forward, mapping
+from . import forward, mapping, recording
 from .telling import APPLIED, REFUSED, failure, tell, withdraw
 
 #: Blocks entered by us; all others that are on are the script's own.
@@ -32,11 +32,11 @@ def put_on(override: dict[str, Any], module: Any, parameter: Any) -> None:
     inner = [module._call_impl if before is None else before]
     grad_enabled, dtype, kind = torch.is_grad_enabled, torch.bfloat16, device.type
     out_of_memory = getattr(torch, "OutOfMemoryError", torch.cuda.OutOfMemoryError)
-    left = [_LOOKS]
+    left, recorded = [_LOOKS], recording.make(torch)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            if left[0] < 0 or not grad_enabled() or not module.training:
+            if left[0] < 0 or not grad_enabled() or not module.training or recorded():
                 return inner[0](*args, **kwargs)
             try:
                 with torch.autocast(kind, dtype=dtype):
@@ -49,10 +49,14 @@ def put_on(override: dict[str, Any], module: Any, parameter: Any) -> None:
             except out_of_memory:
                 raise
             except Exception as error:
-                left[0] = -1
-                withdraw(override, failure(error))
+                if recording.in_backward(torch):  # a checkpoint ends its second forward by one
+                    raise
+                why = failure(error)
             # Outside of the handler: what the script raises itself has no story of ours before it.
-            return inner[0](*args, **kwargs)
+            result = inner[0](*args, **kwargs)
+            left[0] = -1
+            withdraw(override, why)
+            return result
         except BaseException as error:
             leave_no_frame(error)
             raise

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..hooks import dress, leave_no_frame
 from ..state import S
-from . import mapping
+from . import mapping, recording
 from .telling import APPLIED, REFUSED, failure, tell, withdraw
 
 #: Modes that replay CUDA graphs: their outputs are overwritten by the next step.
@@ -44,11 +44,11 @@ def put_on(override: dict[str, Any], module: Any) -> None:
     graphs = _graphs()
     copies = mode in _GRAPH_MODES and _on_cuda(module)
     failed, looked = [False], [False]
-    grad_enabled = torch.is_grad_enabled
+    grad_enabled, recorded = torch.is_grad_enabled, recording.make(torch)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            if failed[0] or not grad_enabled() or not module.training:
+            if failed[0] or not grad_enabled() or not module.training or recorded():
                 return original(*args, **kwargs)
             try:
                 result = compiled(*args, **kwargs)

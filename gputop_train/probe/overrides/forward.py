@@ -19,7 +19,7 @@ from typing import Any, Callable
 from .. import overrides_steps, sites
 from ..hooks import WRAPPER_FILE, dress, leave_no_frame
 from ..state import S, note_error
-from . import autocast, compiling
+from . import autocast, compiling, recording
 from .telling import REFUSED, failure, tell
 
 KEYS = ("bf16", "compile")
@@ -68,11 +68,11 @@ def _look_out(torch: Any) -> None:
         return
     module = torch.nn.Module
     original = module.__call__
-    grad_enabled = torch.is_grad_enabled
+    grad_enabled, recorded = torch.is_grad_enabled, recording.make(torch)
     depth = _depth
 
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if getattr(depth, "inside", False) or not grad_enabled():
+        if getattr(depth, "inside", False) or not grad_enabled() or recorded():
             return original(self, *args, **kwargs)
         depth.inside = True
         try:
@@ -181,7 +181,7 @@ def _compiled_by_script() -> None:
 
 def _meet(module: Any) -> None:
     """A module is called outermost with gradients on."""
-    if module in _known or not module.training:
+    if module in _known or not module.training or recording.in_backward(S.torch):
         return
     parameter = next((p for p in module.parameters() if p.requires_grad), None)
     if parameter is None:
