@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any
 
 from gputop_train import paths
-from gputop_train.launch import again, ending, identity, signals, spawn, start_trial
+from gputop_train.launch import again, ending, identity, runfile, signals, spawn, start_trial
 from gputop_train.launch.ending import Interrupted
 from gputop_train.launch.options import Options, Setting
 from gputop_train.launch.runfile import Exit
@@ -218,6 +218,7 @@ class _Screen(_Front):
         self._mask = mask
         #: What the script is to run again with; ``None`` = it is not.
         self.wanted: tuple[Setting, ...] | None = None
+        self._trial_dir: Path | None = None
 
     def run(self) -> int:
         """Show the screen until it is left; 0 when detached."""
@@ -236,6 +237,7 @@ class _Screen(_Front):
         ended = self._outcome(wait=asked_to_end or action in ("stopped", "rerun"))
         if ended is not None:
             status = self.sum_up(ended)
+            self._tell_of_trial()
             if action == "rerun" and not self.interrupted:
                 self.wanted = left.settings
                 words = ", ".join(map(again.typed, left.settings)) or "the same settings"
@@ -262,7 +264,16 @@ class _Screen(_Front):
         return None if result.error is not None else result
 
     def _start_trial(self, log: Path, candidates: Sequence[str]) -> Path:
-        return start_trial.start(self.options, candidates, self._environ, log)
+        self._trial_dir = start_trial.start(self.options, candidates, self._environ, log)
+        return self._trial_dir
+
+    def _tell_of_trial(self) -> None:
+        """A trial that was started here outlives the screen."""
+        place = self._trial_dir
+        record = runfile.read_json(place / "trial.json") if place is not None else None
+        if place is not None and record is not None and record.get("state") == "running":
+            back = paths.come_back("attach", place, root=place.parent.parent)
+            self.voice.say(f"The trial goes on. Come back with: {back}")
 
     def _go_on_plainly(self) -> int:
         """Follow the run without the screen: the person still wants to see it."""

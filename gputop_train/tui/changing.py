@@ -16,6 +16,7 @@ from textual.binding import Binding, BindingType
 
 from gputop_train.launch import again
 from gputop_train.launch.options import Setting
+from gputop_train.trial import store
 from gputop_train.tui import next_run
 from gputop_train.tui.base import BaseApp
 from gputop_train.tui.doors import Doors, StartError
@@ -61,6 +62,8 @@ class ChangingApp(BaseApp):
         self.choices: Choices = {}
         self._newest: Snapshot | None = None
         self._next: Next | None = None
+        self._starting = False
+        self._trial_dir: Path | None = None
         self._run_dir: Path | None = None
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -115,6 +118,12 @@ class ChangingApp(BaseApp):
 
     def action_trial(self) -> None:
         """Ask, then prove what was chosen, or what is advised where nothing was."""
+        if self._starting:
+            self.say("A trial is being started.")
+            return
+        if (running := self._running_trial()) is not None:
+            self.watch_trial(running)  # one at a time: two would measure each other
+            return
         groups = self._newest.settings if self._newest is not None else ()
         chosen = self._chosen() or next_run.settings(groups, next_run.advised(groups))
         if not chosen:
@@ -124,10 +133,17 @@ class ChangingApp(BaseApp):
 
     def on_trial_started(self, message: TrialStarted) -> None:
         """Watch it, or say why there is none."""
+        self._starting = False
+        self._trial_dir = message.trial_dir
         if message.trial_dir is None:
             self.say(message.error)
         else:
             self.watch_trial(message.trial_dir)
+
+    def _running_trial(self) -> Path | None:
+        """The trial that was started from here and still runs."""
+        place = self._trial_dir
+        return place if place is not None and store.is_running(store.read(place) or {}) else None
 
     def watch_trial(self, trial_dir: Path) -> None:
         """Open the screen of a trial."""
@@ -148,7 +164,10 @@ class ChangingApp(BaseApp):
             return
         over = self._newest is not None and self._newest.state in OVER
         self.push_screen(
-            Ask(_question(wish), _answers(wish, over=over)),
+            Ask(
+                _question(wish, beside=self._running_trial() is not None),
+                _answers(wish, over=over),
+            ),
             lambda answer: self._answered(wish, answer),
         )
 
@@ -197,6 +216,7 @@ class ChangingApp(BaseApp):
         if wish.kind == "rerun":
             self.exit(TuiResult("rerun", snapshot.exit_code, settings=wish.settings))
         else:
+            self._starting = True
             self.say("Starting the trial.")
             threading.Thread(target=self._start_trial, args=(wish,), daemon=True).start()
         return True
@@ -269,13 +289,15 @@ def _words(chosen: Sequence[Setting]) -> str:
     return ", ".join(map(again.typed, chosen)) or "the same settings"
 
 
-def _question(wish: Next) -> list[str]:
+def _question(wish: Next, *, beside: bool) -> list[str]:
     words = _words(wish.settings)
     changing = next_run.changing_results(wish.settings)
     if wish.kind == "rerun":
         lines = [f"Run the script again with {words}?"]
         if changing:
             lines.append(f"Results change with {', '.join(changing)}: losses will not repeat.")
+        if beside:
+            lines.append("A trial still runs: the two would slow each other and measure that.")
         if not wish.settings:
             lines.append("Nothing was changed: t opens the settings.")
         return lines

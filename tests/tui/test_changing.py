@@ -284,6 +284,27 @@ async def test_a_trial_waits_until_the_run_has_ended(tmp_path: Path) -> None:
         await until(pilot, lambda: len(app.screen_stack) == 1)
 
 
+async def test_there_is_one_trial_at_a_time(tmp_path: Path) -> None:
+    started: list[Path] = []
+
+    def start(_: Sequence[str]) -> Path:
+        started.append(trials.write(tmp_path, trials.running()))
+        return started[-1]
+
+    app = app_with(FakeSource("ended"), start_trial=start)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("p", "p")
+        await shows(pilot, "leg 5")
+        await pilot.press("q", "l")
+        await until(pilot, lambda: len(app.screen_stack) == 1)
+        await pilot.press("r")
+        await shows(pilot, "A trial still runs")
+        await pilot.press("c", "p")
+        await until(pilot, lambda: isinstance(app.screen, Trial))
+    assert len(started) == 1
+
+
 async def test_a_trial_that_cannot_start_says_why() -> None:
     def start(_: Sequence[str]) -> Path:
         raise StartError("The trial ended at once. No room.")
