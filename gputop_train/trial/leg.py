@@ -130,7 +130,7 @@ def run_leg(
         status: Literal["stopped", "inconclusive"] = (
             "stopped" if waiting.stopped else "inconclusive"
         )
-        found = dataclasses.replace(found, status=status, why=leg.ended_for)
+        found = dataclasses.replace(found, status=status, why=leg.ended_for, cut_short=True)
     return dataclasses.replace(found, duration_s=time.monotonic() - began)
 
 

@@ -61,6 +61,7 @@ class LegResult:
         run: Id of the leg's run, in the trial's ``runs``.
         duration_s: From launch to report.
         note: One sentence about a measured leg that a person should know.
+        cut_short: We ended it before its steps were made; ``why`` says what for.
     """
 
     arm: str
@@ -83,6 +84,7 @@ class LegResult:
     duration_s: float | None = None
     note: str = ""
     cpu_busy: float | None = None
+    cut_short: bool = False
 
     @property
     def step_mean_ns(self) -> float | None:

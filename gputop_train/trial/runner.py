@@ -149,7 +149,7 @@ class Runner:
         found = self._leg(self._plan.baseline, 1)
         if self._interrupts.stopped:
             return None
-        if found.status in ("failed", "refused") or found.run is None:
+        if found.status in ("failed", "refused") or found.cut_short or found.run is None:
             raise TrialProblem(self._no_baseline(found))
         run_dir = self._trial.runs / found.run
         try:
@@ -190,7 +190,8 @@ class Runner:
 
     def _no_baseline(self, found: LegResult) -> str:
         if found.status == "inconclusive":
-            return f"The script cannot be measured as it is. {found.why}"
+            more = " --max-minutes allows more." if time.monotonic() >= self.desk.end else ""
+            return f"The script cannot be measured as it is. {found.why}{more}"
         if found.status == "refused":
             return f"The script cannot be tried as it is. {found.why}"
         output = self._trial.runs / (found.run or "") / "output.log"

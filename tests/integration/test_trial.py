@@ -138,7 +138,8 @@ def test_a_faster_setting_is_found_beside_what_was_predicted(world: TrialWorld) 
     assert low <= workers["speedup"] <= high
 
     baseline = found["baseline"]
-    assert baseline["legs_run"] == 2 and baseline["steps"] == 40
+    # The first leg set the warm-up, so it may have fewer steps after that.
+    assert baseline["legs_run"] == 2 and 30 <= baseline["steps"] <= 40
     assert baseline["time_per_sample_us"] > 10_000
     assert baseline["peak_allocated"] is None and baseline["gpu_busy"] is None
     assert found["table"][0]["cost_per_million"] == pytest.approx(
