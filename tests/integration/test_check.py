@@ -10,11 +10,13 @@ import json
 import os
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from gputop_train.check_commands import check as check_command
 from gputop_train.trial import baseline
 from gputop_train.trial.check_record import Side
 from gputop_train.trial.record import LegResult
@@ -195,3 +197,34 @@ def test_what_makes_no_sense_is_said_before_anything_runs(
     assert said in done.stderr.decode()
     assert b"Traceback" not in done.stderr
     assert not list(here.root.glob("trials/*/runs/*"))
+
+
+@pytest.mark.parametrize(("code", "ends"), [(0, 0), (1, 1), (2, 2), (3, 0), (4, 4)])
+def test_the_sample_workflow_fails_on_a_regression_and_warns_of_doubt(
+    tmp_path: Path, code: int, ends: int
+) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "examples" / "check.yml").read_text()
+    block = text.partition("        run: |\n")[2].partition("\n      - ")[0]
+    stub = tmp_path / "gputop-train"
+    stub.write_text(f'#!/bin/sh\necho "$@" > called\nexit {code}\n')
+    stub.chmod(0o755)
+    done = subprocess.run(
+        ["bash", "-eo", "pipefail", "-c", textwrap.dedent(block)],  # as GitHub starts it
+        cwd=tmp_path,
+        env={
+            "PATH": f"{tmp_path}:/usr/bin:/bin",
+            "GITHUB_BASE_REF": "main",
+            "GITHUB_STEP_SUMMARY": "summary.md",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == ends, done.stderr
+    assert ("::warning::" in done.stdout) == (code == 3)
+    words = (tmp_path / "called").read_text().split()
+    assert words[:3] == ["check", "--baseline-ref", "origin/main"]
+    # What the workflow passes is what the command takes.
+    own = words[1 : words.index("train.py")]
+    known = {name for option in check_command.params for name in option.opts}
+    assert {word for word in own if word.startswith("--")} <= known
