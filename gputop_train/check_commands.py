@@ -27,6 +27,12 @@ _ROOT_HELP = "Where runs are kept."
 _ASCII_HELP = "Draw with ASCII characters only."
 
 
+class _Trouble(click.ClickException):
+    """Something of ours went wrong: 1 would say that the script failed."""
+
+    exit_code = 125
+
+
 @click.command()
 @click.argument("runs", metavar="A B...", nargs=-1)
 @click.option("--json", "json_path", metavar="FILE", help="Write it as JSON; - is stdout.")
@@ -206,12 +212,16 @@ def check(ctx: click.Context, /, **given: Any) -> int:
     target: Target | None = ctx.obj
     if target is None:
         raise click.UsageError("There is nothing to run: name a script, -m MODULE or -- COMMAND.")
+    from gputop_train.trial.measure import MIN_STEPS
+
     modes = [given[name] for name in ("baseline_ref", "baseline_file", "save_baseline")]
     if sum(mode is not None for mode in modes) != 1:
         raise click.UsageError(
             "Name one thing to check against: --baseline-ref PATH|GITREF or --baseline FILE. "
             "--save-baseline FILE makes such a file."
         )
+    if (given["steps"] or MIN_STEPS) < MIN_STEPS and given["save_baseline"]:
+        raise click.UsageError(f"A baseline needs --steps {MIN_STEPS} at least.")
     if given["no_time"] and given["save_baseline"]:
         raise click.UsageError("--save-baseline judges nothing: leave --no-time out.")
     for name in ("json_path", "markdown_path", "save_baseline"):
@@ -234,8 +244,10 @@ def _check(target: Target, given: dict[str, Any]) -> int:
     from gputop_train.launch.streams import Voice
     from gputop_train.trial import baseline, store
     from gputop_train.trial import check as checking
-    from gputop_train.trial.check_record import Limits
+    from gputop_train.trial.check import Outcome
+    from gputop_train.trial.check_record import Check, Limits
     from gputop_train.trial.interrupts import Interrupts
+    from gputop_train.trial.measure import MIN_STEPS
     from gputop_train.trial.plan import Plan
     from gputop_train.trial.versions import VersionProblem
     from gputop_train.trial_commands import _let_go_of_stdin
@@ -247,6 +259,10 @@ def _check(target: Target, given: dict[str, Any]) -> int:
         except baseline.BaselineProblem as problem:
             raise click.UsageError(str(problem)) from None
     voice = Voice()
+    if (given["steps"] or MIN_STEPS) < MIN_STEPS:
+        few = f"{given['steps']} measured steps are too few: a leg needs {MIN_STEPS} at least."
+        against = str(given["baseline_ref"] or given["baseline_file"])
+        return _conclude(Outcome(Check("inconclusive", against, (few,))), target, given, voice)
     root = paths.run_root(given["run_root"])
     common = ("steps", "warmup", "rounds", "max_minutes", "guard", "seed", "python", "run_root")
     plan = Plan(target=target, **{name: given[name] for name in common})
@@ -273,7 +289,7 @@ def _check(target: Target, given: dict[str, Any]) -> int:
             shutil.rmtree(place.trial_dir, ignore_errors=True)
             raise click.UsageError(str(problem)) from None
         except store.TrialStoreError as problem:
-            raise click.ClickException(str(problem)) from None
+            raise _Trouble(str(problem)) from None
     return _conclude(outcome, target, given, voice)
 
 
@@ -318,7 +334,7 @@ def _append(target: str, text: str) -> None:
         with Path(target).open("a", encoding="utf-8", errors="backslashreplace") as stream:
             stream.write(text)
     except OSError as failure:
-        raise click.ClickException(
+        raise _Trouble(
             f"{target} cannot be written: {failure.strerror or failure}. Name another file."
         ) from None
 
@@ -334,7 +350,7 @@ def _write(target: str, text: str) -> None:
     try:
         write_file(Path(target), content)
     except OSError as failure:
-        raise click.ClickException(
+        raise _Trouble(
             f"{target} cannot be written: {failure.strerror or failure}. Name another file."
         ) from None
 

@@ -135,6 +135,16 @@ def test_too_few_steps_are_inconclusive_and_the_number_needed_is_said(here: Worl
     assert found["step_ratio"] is None
 
 
+def test_too_few_steps_asked_for_are_inconclusive_at_once(here: World) -> None:
+    repository(here)
+    words = ("--baseline-ref", "before", "--steps", "5", "--json", "-", "train.py")
+    done = check(here, *words)
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["result"]) == (3, "inconclusive")
+    assert found["reasons"] == ["5 measured steps are too few: a leg needs 10 at least."]
+    assert not list(here.root.glob("trials/*"))
+
+
 def test_a_script_that_fails_is_failed_with_its_own_last_words(here: World) -> None:
     here.script("raise RuntimeError('no such data')")
     here.script("print()", "old.py")
