@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gputop_train.trial import baseline, yardstick
+from gputop_train.launch import identity
+from gputop_train.trial import baseline, check, store, yardstick
 from gputop_train.trial.baseline import BaselineProblem
 from gputop_train.trial.check_record import Side
 from gputop_train.trial.fingerprint import differences, fingerprint
@@ -181,3 +182,17 @@ def test_the_yardstick_reads_every_kind_of_work_and_compares_the_middle() -> Non
     before = {"a": [1.0, 9.0, 1.0], "b": [2.0]}
     assert yardstick.ratio(before, {"a": [1.2], "b": [1.8]}) == (0.9, 1.2)
     assert yardstick.ratio(before, {}) == (1.0, 1.0)
+
+
+def test_older_code_of_a_killed_check_is_swept_and_that_of_a_live_one_is_not(
+    tmp_path: Path,
+) -> None:
+    boot = identity.boot_id()
+    me = {"pid": os.getpid(), "start_ticks": identity.start_ticks(os.getpid()), "boot_id": boot}
+    for state, who in (("dead", me | {"start_ticks": 1}), ("alive", me)):
+        place = store.make(tmp_path, state)
+        store.write(place, {"schema": 1, "state": "running", **who})
+        (place.trial_dir / "older" / "tree").mkdir(parents=True)
+    check.sweep(tmp_path)
+    left = sorted(p.parent.name for p in tmp_path.glob("trials/*/older"))
+    assert left == ["alive"]
