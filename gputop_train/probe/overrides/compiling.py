@@ -60,9 +60,11 @@ def put_on(override: dict[str, Any], module: Any) -> None:
             except Exception as error:
                 if not _of_the_compiler(error):
                     raise
-                failed[0] = True
-                withdraw(override, failure(error))
-            return original(*args, **kwargs)
+                why = failure(error)
+            result = original(*args, **kwargs)  # raises what is the script's own fault
+            failed[0] = True
+            withdraw(override, why)
+            return result
         except BaseException as error:
             leave_no_frame(error)
             raise
