@@ -147,7 +147,7 @@ def _concerns(label: str, value: Any, row: Mapping[str, Any]) -> bool:
     if row.get("key") != key or row.get("value") != value:
         return False
     if "named" in row:
-        return row["named"] == (place or None)
+        return bool(row["named"] == (place or None))
     return not place or row.get("loader") == PurePath(place).name
 
 
