@@ -175,14 +175,12 @@ class ChangingApp(BaseApp):
         if answer in (None, "cancel"):
             return
         self._next = wish
+        self._to_overview()
         if answer == "when it ends":
-            self._to_overview()
             what = "Runs again" if wish.kind == "rerun" else "Starts the trial"
             self.standing(f"{what} when this run ends: {_words(wish.settings)}.")
-        elif answer == "stop it":
-            self._to_overview()
-            if not self.stop_run():
-                self._next = None
+        elif answer == "stop it" and not self.stop_run():
+            self._next = None
         # A run that has ended meanwhile, or had before the question, is gone on from at once.
         if self._newest is not None and self._newest.state in OVER:
             self.go_on(self._newest)
