@@ -219,8 +219,15 @@ class Runner:
         def progress(phase: Phase, step: int) -> None:
             self.desk.progress(arm, phase, step)
 
-        with self._scratch.leg() as scratch:
-            found = leg.run_leg(wanted, scratch, self._environ, self._interrupts, progress)
+        try:
+            with self._scratch.leg() as scratch:
+                found = leg.run_leg(wanted, scratch, self._environ, self._interrupts, progress)
+        except LaunchError:
+            # What kept one leg from starting may be gone: no reason to lose those before it.
+            if self._interrupts.stopped or not self.standing.legs:
+                raise
+            with self._scratch.leg() as scratch:
+                found = leg.run_leg(wanted, scratch, self._environ, self._interrupts, progress)
         self.standing.legs.append((at, found))
         return found
 

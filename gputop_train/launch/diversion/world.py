@@ -55,7 +55,10 @@ def enter(plan: Mapping[str, Any], words: Sequence[str] = ()) -> dict[str, Any]:
     with contextlib.ExitStack() as open_:
         kept = [(path, open_path(path)) for path in map(os.path.realpath, plan["real"])]
         laid = [(path, open_path(path), open_path(over)) for path, over in _laid_over(plan)]
-        met = [(path, open_path(path)) for path in meetings(mounts, [p for p, _ in kept])]
+        met: list[tuple[str, int]] = []
+        for path in meetings(mounts, [p for p, _ in kept]):
+            with contextlib.suppress(OSError):  # others' sockets come and go
+                met.append((path, open_path(path)))
         for fd in [fd for _, fd in (*kept, *met)] + [fd for _, *pair in laid for fd in pair]:
             open_.callback(os.close, fd)
         try:
