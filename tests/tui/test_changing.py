@@ -141,7 +141,9 @@ async def test_a_rerun_can_wait_for_the_end_of_the_run() -> None:
     app = app_with(source)
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
-        await pilot.press("t", "space", "r", "w")
+        await pilot.press("t", "space", "r")
+        await shows(pilot, "Run the script again with num_workers=7?")
+        await pilot.press("w")
         await shows(pilot, "Runs again when this run ends: num_workers=7.")
         assert app.return_value is None
         source.over.set()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from gputop_train.tui import next_run
 from gputop_train.tui.next_run import Choices
-from gputop_train.tui.paint import Glyphs, Row, Span, fit, plain, spread, wrap
+from gputop_train.tui.paint import Glyphs, Row, Span, fit, spread, wrap
 from gputop_train.tui.snapshot import SettingGroup, SettingSeen
 from gputop_train.tui.widgets.board import Board
 
@@ -289,6 +289,3 @@ class SettingsTable(Board):
         if self.page is None:
             return None
         return settings_rows(self.page, width, height, self.glyphs)
-
-
-__all__ = ["SettingsPage", "SettingsTable", "keys_row", "plain", "settings_rows"]
