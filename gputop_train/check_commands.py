@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from gputop_train.launch.streams import Voice
     from gputop_train.report.compare import RunSide
     from gputop_train.trial.check import Outcome
+    from gputop_train.trial.check_record import Check
+    from gputop_train.trial.interrupts import Interrupts
 
 _ROOT_HELP = "Where runs are kept."
 _ASCII_HELP = "Draw with ASCII characters only."
@@ -241,16 +243,39 @@ def _check_writable(named: str | None) -> None:
 
 def _check(target: Target, given: dict[str, Any]) -> int:
     from gputop_train import paths
+    from gputop_train.launch import spawn
+    from gputop_train.launch.interpreter import CommandProblem
+    from gputop_train.launch.options import Options
     from gputop_train.launch.streams import Voice
-    from gputop_train.trial import baseline, store
-    from gputop_train.trial import check as checking
-    from gputop_train.trial.check import Outcome
-    from gputop_train.trial.check_record import Check, Limits
     from gputop_train.trial.interrupts import Interrupts
     from gputop_train.trial.measure import MIN_STEPS
+    from gputop_train.trial_commands import _let_go_of_stdin
+
+    voice = Voice()
+    if (given["steps"] or MIN_STEPS) < MIN_STEPS:
+        few = f"{given['steps']} measured steps are too few: a leg needs {MIN_STEPS} at least."
+        return _show(_inconclusive(few, given), given)
+    try:
+        spawn.resolve_command(Options(target, python=given["python"]), os.environ)
+    except CommandProblem as problem:
+        voice.say(str(problem))
+        return problem.code
+    root = paths.run_root(given["run_root"])
+    _let_go_of_stdin()
+    with Interrupts(voice.say) as interrupts:
+        outcome = _run(target, given, root, interrupts, voice)
+    return _conclude(outcome, target, given, voice)
+
+
+def _run(
+    target: Target, given: dict[str, Any], root: Path, interrupts: Interrupts, voice: Voice
+) -> Outcome:
+    # Imported here: threads that numpy starts are to block the signals we fetch, as we do.
+    from gputop_train.trial import baseline, store
+    from gputop_train.trial import check as checking
+    from gputop_train.trial.check_record import Limits
     from gputop_train.trial.plan import Plan
     from gputop_train.trial.versions import VersionProblem
-    from gputop_train.trial_commands import _let_go_of_stdin
 
     file, stored = given["baseline_file"], None
     if file is not None:
@@ -258,44 +283,38 @@ def _check(target: Target, given: dict[str, Any]) -> int:
             stored = baseline.load(Path(file))
         except baseline.BaselineProblem as problem:
             raise click.UsageError(str(problem)) from None
-    voice = Voice()
-    if (given["steps"] or MIN_STEPS) < MIN_STEPS:
-        few = f"{given['steps']} measured steps are too few: a leg needs {MIN_STEPS} at least."
-        against = str(given["baseline_ref"] or given["baseline_file"])
-        return _conclude(Outcome(Check("inconclusive", against, (few,))), target, given, voice)
-    root = paths.run_root(given["run_root"])
     common = ("steps", "warmup", "rounds", "max_minutes", "guard", "seed", "python", "run_root")
     plan = Plan(target=target, **{name: given[name] for name in common})
     limits = Limits(given["max_slowdown"] / 100, given["max_memory"] / 100, not given["no_time"])
-    _let_go_of_stdin()
-    with Interrupts(voice.say) as interrupts:
-        try:
-            checking.sweep(root)
-            place = store.make(root)
-            checker = checking.Checker(
-                target, plan, limits, place, dict(os.environ), interrupts, voice.say
-            )
-            try:
-                if given["baseline_ref"] is not None:
-                    outcome = checker.against_code(given["baseline_ref"])
-                elif stored is not None:
-                    outcome = checker.against_stored(stored)
-                else:
-                    outcome = checker.by_itself()
-            finally:
-                with contextlib.suppress(OSError):
-                    store.prune(root)
-        except VersionProblem as problem:
-            shutil.rmtree(place.trial_dir, ignore_errors=True)
-            raise click.UsageError(str(problem)) from None
-        except store.TrialStoreError as problem:
-            raise _Trouble(str(problem)) from None
-    return _conclude(outcome, target, given, voice)
+    try:
+        checking.sweep(root)
+        place = store.make(root)
+    except store.TrialStoreError as problem:
+        raise _Trouble(str(problem)) from None
+    checker = checking.Checker(target, plan, limits, place, dict(os.environ), interrupts, voice.say)
+    try:
+        if given["baseline_ref"] is not None:
+            return checker.against_code(given["baseline_ref"])
+        return checker.by_itself() if stored is None else checker.against_stored(stored)
+    except VersionProblem as problem:
+        shutil.rmtree(place.trial_dir, ignore_errors=True)
+        raise click.UsageError(str(problem)) from None
+    except store.TrialStoreError as problem:
+        raise _Trouble(str(problem)) from None
+    finally:
+        with contextlib.suppress(OSError):
+            store.prune(root)
+
+
+def _inconclusive(reason: str, given: dict[str, Any]) -> Check:
+    from gputop_train.trial.check_record import Check
+
+    against = str(given["baseline_ref"] or given["baseline_file"])
+    return Check("inconclusive", against, (reason,))
 
 
 def _conclude(outcome: Outcome, target: Target, given: dict[str, Any], voice: Voice) -> int:
-    from gputop_train.launch.streams import speaks_utf8
-    from gputop_train.trial import baseline, check_words
+    from gputop_train.trial import baseline
 
     found, measured = outcome.check, outcome.measured
     if found is None and outcome.problem is not None:
@@ -312,8 +331,13 @@ def _conclude(outcome: Outcome, target: Target, given: dict[str, Any], voice: Vo
             f"--baseline {given['save_baseline']} {target.name}"
         )
         return 0
-    if found is None:
-        return outcome.code or 125
+    return outcome.code or 125 if found is None else _show(found, given)
+
+
+def _show(found: Check, given: dict[str, Any]) -> int:
+    from gputop_train.launch.streams import speaks_utf8
+    from gputop_train.trial import check_words
+
     if given["json_path"] is not None:
         _write(given["json_path"], json.dumps(check_words.as_json(found), indent=1) + "\n")
     if given["markdown_path"] is not None:
