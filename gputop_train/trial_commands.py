@@ -157,7 +157,8 @@ def _run(asked: Plan, json_path: str | None, *, trial_id: str | None, ascii_only
         try:
             place = store.make(root, trial_id)
         except store.TrialStoreError as problem:
-            raise click.ClickException(str(problem)) from None
+            voice.say(str(problem))
+            return 125  # 1 says that the script failed
         voice.say(f"trial {place.id} of {script_of(asked.target)}; it is kept in {place.trial_dir}")
         runner = Runner(asked, place, dict(os.environ), interrupts, voice.say)
         try:

@@ -19,9 +19,9 @@ Search = Literal["workers", "batch", "suggestions"]
 #: Steps of a leg that count, and that are cut off before them: the first ones choose cuDNN
 #: algorithms, compile, and fill the allocator. Warm-up also takes half a second of training.
 STEPS, WARMUP, WARMUP_S = 60, 10, 0.5
-#: What a leg measures at least, however short its steps are: below a second or two one hiccup of
-#: the host is percents of a leg (proposed).
-MEASURE_S = 2.5
+#: What a leg measures at least, however short its steps are: about what its start takes anyway;
+#: below a second or two one hiccup of the host is percents of a leg (proposed).
+MEASURE_S = 4.0
 #: Steps a leg may grow to for that.
 MOST_STEPS = 20_000
 #: torch's own number of batches a worker makes ahead where none is given
