@@ -6,12 +6,10 @@ is, is hashed: names, contents, modes, times and links.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import signal
 import socket
-import stat
 import subprocess
 import sys
 import tempfile
@@ -27,6 +25,7 @@ from gputop_train.trial.inhabitants import living_in
 from gputop_train.trial.scratch import Scratch, sweep
 from tests.launching import wait_for
 from tests.probe_support import deploy
+from tests.trees import PLAIN, PLAIN_BEFORE, fingerprint
 from tests.unprivileged import NOBODY, REPOSITORY, open_to_all, run_as_nobody
 
 #: Runs one leg in the working directory and tells how it went.
@@ -108,21 +107,6 @@ def plant(place: Path) -> Path:
         check=True,
     )
     return project
-
-
-def fingerprint(tree: Path) -> str:
-    """Names, kinds, modes, owners, times, contents and links of everything in a tree."""
-    told = hashlib.sha256()
-    for path in sorted([tree, *tree.rglob("*")]):
-        seen = path.lstat()
-        told.update(
-            repr((str(path), seen.st_mode, seen.st_uid, seen.st_size, seen.st_mtime_ns)).encode()
-        )
-        if stat.S_ISLNK(seen.st_mode):
-            told.update(os.readlink(path).encode())
-        elif stat.S_ISREG(seen.st_mode):
-            told.update(path.read_bytes())
-    return told.hexdigest()
 
 
 def leg(place: Path, project: Path, guard: str, user: int, *more: str) -> dict:
@@ -336,6 +320,42 @@ def test_a_killed_owner_leaves_a_leg_that_the_next_trial_ends_and_removes(tmp_pa
     assert fingerprint(project) == before
     mounts = Path("/proc/self/mountinfo").read_text()
     assert leg_scratch.parent.name not in mounts
+
+
+@pytest.mark.parametrize("guard", ["overlay", "refuse"])
+def test_a_trial_by_the_command_keeps_what_the_script_saves_over(
+    tmp_path: Path, guard: str
+) -> None:
+    project, runs = tmp_path / "project", tmp_path / "runs"
+    project.mkdir()
+    (project / "train.py").write_text(PLAIN)
+    subprocess.run([sys.executable, "-c", PLAIN_BEFORE], cwd=project, check=True)
+    before = fingerprint(project)
+    command = [sys.executable, "-m", "gputop_train.cli", "trial", "--run-root", str(runs)]
+    asked = ["--set", "num_workers=1", "--steps", "10", "--warmup", "5", "--rounds", "1"]
+    done = subprocess.run(
+        [*command, *asked, "--guard", guard, "train.py"],
+        cwd=project,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    if "cannot be diverted here" in done.stderr and guard == "overlay":
+        pytest.skip(f"no overlay here: {done.stderr}")
+    assert fingerprint(project) == before
+    assert [path.name for path in runs.iterdir()] == ["trials"]
+    outputs = [path.read_text() for path in runs.glob("trials/*/runs/*/output.log")]
+    assert all("found -1 [] [0.0]" in output for output in outputs), outputs
+    if guard == "refuse":
+        assert done.returncode == 1, done.stderr
+        assert "model.pt" in done.stderr and "os.replace" in done.stderr
+        assert len(outputs) == 1 and "saved" not in outputs[0]
+    else:
+        assert done.returncode == 0, done.stderr
+        assert len(outputs) == 2 and all("saved" in output for output in outputs), outputs
 
 
 def test_sockets_of_services_work_through_the_overlay(tmp_path: Path) -> None:
