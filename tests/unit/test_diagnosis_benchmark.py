@@ -246,7 +246,7 @@ while time.monotonic() < ends:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.benchmark
 def test_a_crash_and_a_run_without_end_are_lines_and_leave_nothing_behind(tmp_path):
     body = {
         "crash": {"expected": "input-bound"},

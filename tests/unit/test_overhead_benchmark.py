@@ -379,6 +379,7 @@ def only_result(folder):
     return json.loads(file.read_text())
 
 
+@pytest.mark.benchmark
 def test_a_short_run_in_process_switches_the_probe_and_proves_it(tmp_path):
     done = benchmark("--steps-ms", 2, "--seconds", 4, "--out", tmp_path)
     assert done.returncode == 0, done.stderr
@@ -392,6 +393,7 @@ def test_a_short_run_in_process_switches_the_probe_and_proves_it(tmp_path):
     assert "| 2 ms |" in done.stdout
 
 
+@pytest.mark.benchmark
 def test_a_short_run_of_whole_processes_measures_us_and_names_peers_it_lacks(tmp_path):
     chosen = ("gputop-train", "TraceML", "gpuprof")
     absent = {t for t in chosen[1:] if importlib.util.find_spec(tools.ALL[t].module) is None}
@@ -426,6 +428,7 @@ def short_blocks(count, *, seed, unrecorded, recorded):
     return found
 
 
+@pytest.mark.benchmark
 def test_short_blocks_find_what_each_kind_of_step_costs_on_a_host_that_changes_speed():
     real = short_blocks(600, seed=1, unrecorded=1.004, recorded=1.10)
     null = short_blocks(400, seed=2, unrecorded=1.0, recorded=1.0)
@@ -448,6 +451,7 @@ def test_a_step_the_helper_woke_up_in_is_compared_with_its_neighbours():
     assert singles.beside(times, ends, wakes) == pytest.approx([1.2, 1.2])
 
 
+@pytest.mark.benchmark
 def test_a_run_by_steps_has_a_row_of_its_own(tmp_path):
     done = benchmark("--by-steps", "--steps-ms", 2, "--seconds", 4, "--out", tmp_path)
     assert done.returncode == 0, done.stderr
