@@ -22,7 +22,7 @@ from gputop_train.launch import identity, spawn
 from gputop_train.launch.offline import offline_environment
 from gputop_train.launch.options import Options, Target, TrialLeg
 from gputop_train.trial.inhabitants import living_in
-from gputop_train.trial.scratch import Scratch, sweep
+from gputop_train.trial.scratch import Scratch, guard_available, sweep
 from tests.launching import wait_for
 from tests.probe_support import deploy
 from tests.trees import PLAIN, PLAIN_BEFORE, fingerprint
@@ -371,6 +371,52 @@ def test_sockets_of_services_work_through_the_overlay(tmp_path: Path) -> None:
     if "unavailable" in told:
         pytest.skip(f"no overlay here: {told['unavailable']}")
     assert "met" in told["output"], told["output"]
+
+
+#: Enters a leg's world while somebody else's sockets go, between being listed and being held.
+VANISHING = """
+import json, os, sys
+from pathlib import Path
+from gputop_train.launch.diversion import way, world
+scratch, *sockets = sys.argv[1:]
+listed = world.meetings
+def meetings(mounts, kept):
+    found = listed(mounts, kept)
+    assert set(sockets) <= set(found), found
+    os.unlink(sockets[0])
+    return found
+world.meetings = meetings
+print(world.enter(json.loads(way.write_plan(Path(scratch), ()).read_text()))["diverted"])
+print(os.path.exists(sockets[0]), os.path.exists(sockets[1]))
+"""
+
+
+def test_a_socket_of_others_that_goes_meanwhile_keeps_no_leg_from_its_start(
+    tmp_path: Path,
+) -> None:
+    how, why = guard_available(tmp_path, tmp_path)
+    if how != "overlay":
+        pytest.skip(f"no overlay here: {why}")
+    with (
+        tempfile.TemporaryDirectory(dir="/tmp") as short,
+        socket.socket(socket.AF_UNIX) as first,
+        socket.socket(socket.AF_UNIX) as second,
+        Scratch(tmp_path) as scratch,
+        scratch.leg() as leg,
+    ):
+        first.bind(f"{short}/first")
+        second.bind(f"{short}/second")
+        done = subprocess.run(
+            [sys.executable, "-c", VANISHING, str(leg.path), f"{short}/first", f"{short}/second"],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "False True"
 
 
 def test_what_cannot_be_guarded_is_not_started(tmp_path: Path) -> None:
