@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import os
 import shutil
 import signal
@@ -131,7 +132,19 @@ def run_leg(
             "stopped" if waiting.stopped else "inconclusive"
         )
         found = dataclasses.replace(found, status=status, why=leg.ended_for, cut_short=True)
+    found = without_room(found, plan.guard)
     return dataclasses.replace(found, duration_s=time.monotonic() - began)
+
+
+def without_room(found: LegResult, guard: Literal["overlay", "refuse"]) -> LegResult:
+    """A script that failed since its diverted files found no room has not failed by itself."""
+    if found.status != "failed" or guard != "overlay" or os.strerror(errno.ENOSPC) not in found.why:
+        return found
+    why = (
+        f"{found.why.rstrip('.')}. What a leg changes is kept apart, a changed file as a whole "
+        "copy, and there was no room for it; --run-root names another disk."
+    )
+    return dataclasses.replace(found, status="inconclusive", why=why)
 
 
 class _Leg:

@@ -9,6 +9,7 @@ import pytest
 
 from gputop_train.launch.options import Setting, WhatIf
 from gputop_train.trial import measure, seeking
+from gputop_train.trial.leg import without_room
 from gputop_train.trial.measure import FirstLook
 from gputop_train.trial.predict import Forecast
 from gputop_train.trial.record import Arm, Compared, LegResult
@@ -93,3 +94,14 @@ def test_a_search_is_told_of_settings_that_ran() -> None:
     asks = Candidate(Arm("no_eval", what_if=(WhatIf("no_eval", True),)), legs=[LEG])
     (tried,) = seeking.history([ran, waits, asks])
     assert (tried.arm, tried.speedup, tried.step_ms) == (ran.arm, 1.5, 10.0)
+
+
+def test_a_script_that_found_no_room_for_what_was_diverted_has_not_failed() -> None:
+    full = "The script ended with exit code 1: OSError: [Errno 28] No space left on device: 'x'"
+    failed = LegResult("baseline", "failed", why=full)
+    found = without_room(failed, "overlay")
+    assert found.status == "inconclusive" and found.why.startswith(f"{full}. What a leg changes")
+    assert without_room(failed, "refuse") is failed  # there it is the person's own disk
+    other = LegResult("baseline", "failed", why="The script ended with exit code 1: ValueError: no")
+    assert without_room(other, "overlay") is other
+    assert without_room(LEG, "overlay") is LEG
