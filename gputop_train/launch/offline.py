@@ -32,6 +32,8 @@ def offline_environment(leg: TrialLeg) -> dict[str, str]:
         "WANDB_DIR": str(place),
         "MLFLOW_TRACKING_URI": (place / "mlruns").as_uri(),
         "MLFLOW_REGISTRY_URI": (place / "mlruns").as_uri(),
+        # Newer versions of MLflow (3.17 does) refuse to write files unless told to.
+        "MLFLOW_ALLOW_FILE_STORE": "true",
         "COMET_START_ONLINE": "0",
         "COMET_OFFLINE_DIRECTORY": str(place),
         "NEPTUNE_MODE": "offline",
