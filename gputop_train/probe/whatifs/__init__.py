@@ -65,13 +65,6 @@ class Leg:
         elif "skip_checkpoint" in self.asked:
             skip_save.on_import(name, module)
 
-    def on_cuda(self, torch: Any) -> None:
-        """The probe's hooks on CUDA tensors were placed: ours go on top of them."""
-        if "sync_every" in self.asked:
-            from . import sync_every
-
-            _each("sync_every", sync_every.place, torch, self)
-
     def report(self) -> dict[str, Any]:
         """For the snapshot."""
         told = self.losses.report()
@@ -83,7 +76,7 @@ class Leg:
     def _say_what_was_not_met(self) -> None:
         unmet = self.outcomes.unmet
         unmet["replay_batch"] = "no source of batches that could be replayed fed the training"
-        unmet["sync_every"] = "no read of a GPU tensor was seen"
+        unmet["sync_every"] = "leaving reads out is not built yet; nothing was changed"
         unmet["no_eval"] = (
             "an evaluation was seen, but its batches come from no DataLoader"
             if self.feeding.evaluations
