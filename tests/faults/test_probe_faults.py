@@ -181,6 +181,7 @@ def test_no_memory_for_the_probe_costs_only_the_probe(tmp_path: Path, as_without
             assert reader.failed
 
 
+@pytest.mark.long
 def test_workers_of_workers_end_as_they_would(tmp_path: Path) -> None:
     deployed = deploy(tmp_path)
     script = tmp_path / "script.py"

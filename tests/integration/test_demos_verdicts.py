@@ -64,6 +64,7 @@ def test_checkpointing_stalls_at_the_line_that_saves(tmp_path):
     assert any("async_save" in advice["text"] for advice in verdict["advice"])
 
 
+@pytest.mark.long
 def test_leaking_is_told_by_private_memory_and_promises_no_speed(tmp_path):
     report = watch(
         tmp_path, "leaking", *("--steps", "320", "--width", "512", "--batch-size", "512")
@@ -76,6 +77,7 @@ def test_leaking_is_told_by_private_memory_and_promises_no_speed(tmp_path):
     assert verdict["where"] or verdict["where_missing"]
 
 
+@pytest.mark.long
 def test_leaking_that_keeps_numbers_is_no_leak(tmp_path):
     report = watch(
         tmp_path,

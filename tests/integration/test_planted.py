@@ -212,6 +212,7 @@ def test_a_planted_sleep_is_read_under_its_label(tmp_path, label):
         assert read["other"] <= 0.1 * sum(read.values())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["eval", "no_grad"])
 @undisturbed_at_least_once
