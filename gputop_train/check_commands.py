@@ -15,7 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gputop_train.script_command import ScriptCommand
+from gputop_train.script_command import (
+    ASCII,
+    GUARD,
+    MAX_MINUTES,
+    OPTIONS_METAVAR,
+    PYTHON,
+    SEED,
+    WARMUP,
+    ScriptCommand,
+    let_go_of_stdin,
+    target_of,
+)
 
 if TYPE_CHECKING:
     from gputop_train.launch.options import Target
@@ -26,7 +37,6 @@ if TYPE_CHECKING:
     from gputop_train.trial.interrupts import Interrupts
 
 _ROOT_HELP = "Where runs are kept."
-_ASCII_HELP = "Draw with ASCII characters only."
 
 
 class _Trouble(click.ClickException):
@@ -46,7 +56,7 @@ class _Trouble(click.ClickException):
     help="Of all a run occupies; adds what a million samples cost.",
 )
 @click.option("--run-root", metavar="DIR", help=_ROOT_HELP)
-@click.option("--ascii", "ascii_only", is_flag=True, help=_ASCII_HELP)
+@ASCII
 def compare(
     runs: tuple[str, ...],
     json_path: str | None,
@@ -142,7 +152,7 @@ def _told_apart(sides: list[RunSide]) -> list[RunSide]:
 
 @click.command(
     cls=ScriptCommand,
-    options_metavar="[OPTIONS] SCRIPT [ARGS]... | -m MODULE [ARGS]... | -- COMMAND [ARGS]...",
+    options_metavar=OPTIONS_METAVAR,
 )
 @click.option(
     "--baseline-ref",
@@ -177,43 +187,28 @@ def _told_apart(sides: list[RunSide]) -> list[RunSide]:
 @click.option(
     "--steps", type=click.IntRange(min=1), metavar="N", help="Measured steps of a leg (60)."
 )
-@click.option("--warmup", type=click.IntRange(min=1), metavar="W", help="Steps before them.")
+@WARMUP
 @click.option(
     "--rounds",
     type=click.IntRange(min=1),
     metavar="N",
     help="Pairs of legs; without it, until the result is clear.",
 )
-@click.option(
-    "--max-minutes",
-    type=click.FloatRange(min=0, min_open=True),
-    default=10.0,
-    show_default=True,
-    metavar="M",
-    help="What it may take in all.",
-)
+@MAX_MINUTES
 @click.option("--json", "json_path", metavar="FILE", help="Write the result; - is stdout.")
 @click.option("--markdown", "markdown_path", metavar="FILE", help="Append it as Markdown.")
 @click.option("--run-root", metavar="DIR", help=_ROOT_HELP)
-@click.option("--python", metavar="PATH", help="The interpreter that runs the script.")
-@click.option(
-    "--guard",
-    type=click.Choice(["auto", "overlay", "refuse"]),
-    default="auto",
-    show_default=True,
-    help="How your files are kept as they are: writes diverted, or refused.",
-)
-@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Of every leg.")
-@click.option("--ascii", "ascii_only", is_flag=True, help=_ASCII_HELP)
+@PYTHON
+@GUARD
+@SEED
+@ASCII
 @click.pass_context
 def check(ctx: click.Context, /, **given: Any) -> int:
     """Say whether a script became slower or takes more than before: a gate for CI.
 
     Exits with 0 = pass, 1 = the script failed, 3 = inconclusive, 4 = regression.
     """
-    target: Target | None = ctx.obj
-    if target is None:
-        raise click.UsageError("There is nothing to run: name a script, -m MODULE or -- COMMAND.")
+    target = target_of(ctx)
     from gputop_train.trial.measure import MIN_STEPS
 
     modes = [given[name] for name in ("baseline_ref", "baseline_file", "save_baseline")]
@@ -249,7 +244,6 @@ def _check(target: Target, given: dict[str, Any]) -> int:
     from gputop_train.launch.streams import Voice
     from gputop_train.trial.interrupts import Interrupts
     from gputop_train.trial.measure import MIN_STEPS
-    from gputop_train.trial_commands import _let_go_of_stdin
 
     voice = Voice()
     if (given["steps"] or MIN_STEPS) < MIN_STEPS:
@@ -261,7 +255,7 @@ def _check(target: Target, given: dict[str, Any]) -> int:
         voice.say(str(problem))
         return problem.code
     root = paths.run_root(given["run_root"])
-    _let_go_of_stdin()
+    let_go_of_stdin()
     with Interrupts(voice.say) as interrupts:
         outcome = _run(target, given, root, interrupts, voice)
     return _conclude(outcome, target, given, voice)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gputop_train import __version__
-from gputop_train.script_command import ScriptCommand
+from gputop_train.script_command import ASCII, OPTIONS_METAVAR, PYTHON, ScriptCommand, target_of
 
 if TYPE_CHECKING:
     from gputop_train.launch.options import Options, Target
@@ -109,7 +109,7 @@ def _with_target(command: click.Command, given: list[str], called: str) -> int:
 
 @click.command(
     cls=_LaunchCommand,
-    options_metavar="[OPTIONS] SCRIPT [ARGS]... | -m MODULE [ARGS]... | -- COMMAND [ARGS]...",
+    options_metavar=OPTIONS_METAVAR,
 )
 @click.option("--no-tui", is_flag=True, help="Plain lines instead of the screen.")
 @click.option("--json", "json_path", metavar="FILE", help="Write the report; - is stdout.")
@@ -126,7 +126,7 @@ def _with_target(command: click.Command, given: list[str], called: str) -> int:
 )
 @click.option("--run-root", metavar="DIR", help="Where runs are kept.")
 @click.option("--name", metavar="NAME", help="A name for the run; named runs are never pruned.")
-@click.option("--python", metavar="PATH", help="The interpreter that runs the script.")
+@PYTHON
 @click.option(
     "--overhead-budget",
     type=click.FloatRange(min=0, min_open=True, max=100),
@@ -135,7 +135,7 @@ def _with_target(command: click.Command, given: list[str], called: str) -> int:
     metavar="PCT",
     help="What watching may cost, in percent of a step.",
 )
-@click.option("--ascii", "ascii_only", is_flag=True, help="Draw with ASCII characters only.")
+@ASCII
 @click.option("--no-env", is_flag=True, help="Do not set PYTHONUNBUFFERED and FORCE_COLOR.")
 @click.option(
     "--no-burst",
@@ -146,10 +146,7 @@ def _with_target(command: click.Command, given: list[str], called: str) -> int:
 @click.pass_context
 def launch_command(ctx: click.Context, /, **given: Any) -> int:
     """Launch a PyTorch training script and say why it leaves the GPU idle."""
-    target: Target | None = ctx.obj
-    if target is None:
-        raise click.UsageError("There is nothing to run: name a script, -m MODULE or -- COMMAND.")
-    return run_front(options_for(target, given))
+    return run_front(options_for(target_of(ctx), given))
 
 
 def options_for(target: Target, given: Mapping[str, Any]) -> Options:

@@ -16,12 +16,12 @@ import click
 
 from gputop_train import check_commands, trial_commands
 from gputop_train.cli import launch_command, options_for, run_front, wants_screen
+from gputop_train.script_command import ASCII
 
 if TYPE_CHECKING:
     from gputop_train.launch.runs import RunInfo
 
 _ROOT_HELP = "Where runs are kept."
-_ASCII_HELP = "Draw with ASCII characters only."
 
 
 def _say(message: str) -> None:
@@ -77,7 +77,7 @@ def _opened(run: str, run_root: str | None) -> Iterator[Path]:
 )
 @click.option("--json", "json_path", metavar="FILE", help="Write the report; - is stdout.")
 @click.option("--run-root", metavar="DIR", help=_ROOT_HELP)
-@click.option("--ascii", "ascii_only", is_flag=True, help=_ASCII_HELP)
+@ASCII
 def attach(
     run: str | None,
     duration: float | None,
@@ -125,7 +125,7 @@ def attach(
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--prune", is_flag=True, help="Remove old runs: the newest 50 or 5 GB stay.")
 @click.option("--run-root", metavar="DIR", help=_ROOT_HELP)
-@click.option("--ascii", "ascii_only", is_flag=True, help=_ASCII_HELP)
+@ASCII
 def runs(as_json: bool, prune: bool, run_root: str | None, ascii_only: bool) -> int:
     """List the runs of this user."""
     from gputop_train.launch import runs as listing
@@ -175,7 +175,7 @@ def _print_table(found: list[RunInfo], *, ascii_only: bool) -> None:
 @click.command()
 @click.argument("run", metavar="RUN")
 @click.option("--run-root", metavar="DIR", help=_ROOT_HELP)
-@click.option("--ascii", "ascii_only", is_flag=True, help=_ASCII_HELP)
+@ASCII
 def replay(run: str, run_root: str | None, ascii_only: bool) -> int:
     """Play a run, or a recording (a .zip file), back with pause, seek and speed."""
     with _opened(run, run_root) as run_dir:
@@ -208,7 +208,7 @@ def _replay(run_dir: Path, *, recording: str | None, ascii_only: bool) -> int:
 @click.option("--memory", "memory", is_flag=True, help="Print what held memory instead.")
 @click.option("--diff", "diff", is_flag=True, help="Print the advice as a diff of your files.")
 @click.option("--run-root", metavar="DIR", help=_ROOT_HELP)
-@click.option("--ascii", "ascii_only", is_flag=True, help=_ASCII_HELP)
+@ASCII
 def report(
     run: str,
     json_path: str | None,

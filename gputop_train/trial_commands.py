@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gputop_train.script_command import ScriptCommand
+from gputop_train.script_command import (
+    ASCII,
+    GUARD,
+    MAX_MINUTES,
+    OPTIONS_METAVAR,
+    PYTHON,
+    SEED,
+    WARMUP,
+    ScriptCommand,
+    let_go_of_stdin,
+    target_of,
+)
 
 if TYPE_CHECKING:
     from gputop_train.launch.options import Target
@@ -24,7 +35,7 @@ _COLUMNS = 100
 
 @click.command(
     cls=ScriptCommand,
-    options_metavar="[OPTIONS] SCRIPT [ARGS]... | -m MODULE [ARGS]... | -- COMMAND [ARGS]...",
+    options_metavar=OPTIONS_METAVAR,
 )
 @click.option(
     "--set",
@@ -49,21 +60,14 @@ _COLUMNS = 100
 @click.option(
     "--steps", type=click.IntRange(min=10), metavar="N", help="Measured steps of a leg (60)."
 )
-@click.option("--warmup", type=click.IntRange(min=1), metavar="W", help="Steps before them.")
+@WARMUP
 @click.option(
     "--rounds",
     type=click.IntRange(min=1),
     metavar="N",
     help="Pairs of legs for each candidate; without it, until the result is clear.",
 )
-@click.option(
-    "--max-minutes",
-    type=click.FloatRange(min=0, min_open=True),
-    default=10.0,
-    show_default=True,
-    metavar="M",
-    help="What it may take in all.",
-)
+@MAX_MINUTES
 @click.option(
     "--price-per-hour",
     type=click.FloatRange(min=0, min_open=True),
@@ -73,26 +77,18 @@ _COLUMNS = 100
 @click.option("--json", "json_path", metavar="FILE", help="Write the result; - is stdout.")
 @click.option("--run-root", metavar="DIR", help=_ROOT_HELP)
 @click.option("--name", metavar="NAME", help="A name for the trial; named trials are never pruned.")
-@click.option("--python", metavar="PATH", help="The interpreter that runs the script.")
-@click.option(
-    "--guard",
-    type=click.Choice(["auto", "overlay", "refuse"]),
-    default="auto",
-    show_default=True,
-    help="How your files are kept as they are: writes diverted, or refused.",
-)
-@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Of every leg.")
+@PYTHON
+@GUARD
+@SEED
 @click.option("--id", "trial_id", metavar="ID", hidden=True)
-@click.option("--ascii", "ascii_only", is_flag=True, help="Draw with ASCII characters only.")
+@ASCII
 @click.pass_context
 def trial(ctx: click.Context, /, **given: Any) -> int:
     """Run a script with and without a change, turn by turn, and say what the change brings.
 
     No file that exists before a trial is changed by it.
     """
-    target: Target | None = ctx.obj
-    if target is None:
-        raise click.UsageError("There is nothing to run: name a script, -m MODULE or -- COMMAND.")
+    target = target_of(ctx)
     asked = _plan(target, given)
     json_path: str | None = given["json_path"]
     if json_path not in (None, "-"):
@@ -149,7 +145,7 @@ def _run(asked: Plan, json_path: str | None, *, trial_id: str | None, ascii_only
         voice.say(str(problem))
         return problem.code
     root = paths.run_root(asked.run_root)
-    _let_go_of_stdin()
+    let_go_of_stdin()
     with Interrupts(voice.say) as interrupts:
         # Imported here: threads that numpy starts are to block what we fetch, as we do.
         from gputop_train.trial.runner import Runner
@@ -171,13 +167,6 @@ def _run(asked: Plan, json_path: str | None, *, trial_id: str | None, ascii_only
         if runner.standing.problem is not None:
             voice.say(runner.standing.problem)
         return code
-
-
-def _let_go_of_stdin() -> None:
-    """Legs read nothing: what is on stdin can be read once, and legs are many."""
-    null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    os.dup2(null, 0)
-    os.close(null)
 
 
 def _show(

@@ -70,7 +70,7 @@ def build(
         "ranks": _ranks(window, reader),
         "overhead": _overhead(window, reader),
     }
-    return {key: _plain(value) for key, value in report.items()}
+    return {key: plain(value) for key, value in report.items()}
 
 
 def _run(
@@ -350,14 +350,14 @@ def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """JSON's own types: floats rounded, NaN and infinity not measured."""
     if isinstance(value, float):
         return round(value, _DIGITS) if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if value is None or isinstance(value, (bool, int, str)):
         return value
     return str(value)

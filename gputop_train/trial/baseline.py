@@ -17,13 +17,13 @@ from typing import Any
 from gputop_train import __version__
 from gputop_train.report.compare import readable
 from gputop_train.report.compare import side as report_side
+from gputop_train.report.json import plain
 from gputop_train.trial.check_judge import INVARIANTS
 from gputop_train.trial.check_record import Side
 
 SCHEMA, KIND = 1, "gputop-train check baseline"
 #: A baseline of a few legs takes a few kilobytes.
 MAX_BYTES = 16 << 20
-_DIGITS = 6
 
 
 class BaselineProblem(Exception):
@@ -73,7 +73,7 @@ def encode(side: Side, machine: Mapping[str, Any], *, script: str, warmup: int) 
         "yardstick_ms": {kind: list(values) for kind, values in side.yardstick.items()},
         "loss_finite": side.loss_finite,
     }
-    return json.dumps(_plain(body), indent=1).encode("ascii") + b"\n"
+    return json.dumps(plain(body), indent=1).encode("ascii") + b"\n"
 
 
 def load(path: Path) -> Stored:
@@ -174,13 +174,3 @@ def _maybe(value: Any) -> float | None:
 
 def _maybe_whole(value: Any) -> int | None:
     return None if value is None else int(_number(value))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float):
-        return round(value, _DIGITS) if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value

@@ -34,6 +34,10 @@ class EndsLater(FakeSource):
         super().__init__("starved")
         self.over = threading.Event()
 
+    def stop(self) -> None:
+        """As the supervisor that takes the request."""
+        self.over.set()
+
     def read(self, view: View) -> Snapshot:
         self.reads += 1
         return ended(view) if self.over.is_set() else starved(view)
@@ -154,12 +158,7 @@ async def test_a_rerun_can_wait_for_the_end_of_the_run() -> None:
 
 async def test_a_rerun_can_stop_the_run_first() -> None:
     source = EndsLater()
-
-    def stop() -> str | None:
-        source.over.set()
-        return None
-
-    app = app_with(source, stop=stop)
+    app = app_with(source, stop=source.stop)
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         await pilot.press("r")
@@ -184,12 +183,7 @@ async def test_a_stop_that_fails_leaves_no_rerun_behind() -> None:
 
 async def test_stopping_for_good_forgets_the_rerun_that_was_to_follow() -> None:
     source = EndsLater()
-
-    def stop() -> str | None:
-        source.over.set()
-        return None
-
-    app = app_with(source, stop=stop)
+    app = app_with(source, stop=source.stop)
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         await pilot.press("r", "w")
