@@ -26,6 +26,9 @@ SEEN_FROM = 0.01
 NEVER_DRY, MIN_TIMED = 0.02, 8
 #: Utilisation agrees with kernel intervals within 10 to 30% of its value (measured on an H200).
 UTIL_ERROR = 0.30
+#: The driver's utilisation is of up to its last second (NVML: "between 1 second and 1/6 second"): of
+#: steps that took less in all it tells as much of what was before them.
+UTIL_SPAN_S = 1.0
 #: Percent of the time below which others on the card leave its utilisation this run's (proposed).
 FOREIGN_AT_REST = 5.0
 #: Kernels whose SM activity is below this part of the utilisation are too short for the driver,
@@ -223,6 +226,12 @@ def _exposed(window: Window, found: dict[str, float]) -> dict[str, float | None]
     if util is not None and exposed["data_wait"] is not None:
         bound = found.get("data_wait", 0.0) - (1 + UTIL_ERROR) * util
         exposed["data_wait"] = max(exposed["data_wait"], bound)
+    waited = found.get("data_wait", 0.0)
+    if exposed["sync"] is not None and exposed["data_wait"] is None and waited >= SEEN_FROM:
+        # A wait that only samples of the stack show has no edges: of the idle time from a read to
+        # the next launch nobody knows which part is that wait, so reads get what it cannot be.
+        idle = 1.0 if util is None else 1.0 - util
+        exposed["sync"] = min(exposed["sync"], max(0.0, idle - waited))
     return exposed
 
 
@@ -280,6 +289,9 @@ def _own_util(window: Window) -> tuple[float | None, str]:
         return None, window.missing.get("gpu_util", "no driver utilisation")
     if any((g.foreign_processes or 0) > 0 and not _at_rest(g) for g in window.gpu):
         return None, "other processes use the same GPU"
+    if 0 < window.totals.wall_ns < UTIL_SPAN_S * 1e9:
+        took = window.totals.wall_ns / 1e9
+        return None, f"driver utilisation looks back {UTIL_SPAN_S:g} s, the steps took {took:.2g} s"
     return min(1.0, window.util_mean / 100), "driver utilisation"
 
 

@@ -225,9 +225,12 @@ def total(workers: Iterable[WorkerUse], of: Callable[[WorkerUse], float | None])
 
 
 def ready(supply: Supply) -> bool:
-    """Batches wait for the trainer, and not only between bursts."""
+    """Batches wait for the trainer, and not only between bursts.
+
+    Where waits are few, polls between them tell nothing: of workers that deliver in rounds as well.
+    """
     empty = supply.empty_share
-    return empty is not None and empty <= 1 - MOSTLY_READY and not supply.waits.in_bursts
+    return empty is not None and empty <= 1 - MOSTLY_READY and not supply.waits.few
 
 
 def ahead(supply: Supply, pace: Pace) -> bool:

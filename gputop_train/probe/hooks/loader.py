@@ -321,6 +321,21 @@ def _remember(loader: Any, site: tuple[Any, int]) -> None:
     _ids[loader] = number
 
 
+def _due(iterator: Any) -> int:
+    """Batches the trainer took from the queue that it can hand out now.
+
+    Those behind one that is still being made are no use yet: workers that deliver in rounds would
+    look ahead all the time that the trainer waits for the first of them.
+    """
+    info = iterator._task_info
+    if not getattr(iterator, "_in_order", True):
+        return sum(1 for task in list(info.values()) if len(task) == 2)
+    due = first = iterator._rcvd_idx
+    while len(info.get(due, ())) == 2:
+        due += 1
+    return int(due - first)
+
+
 def poll() -> None:
     """What live iterators and their workers do; called by the helper thread."""
     fetching.tell(loader_rows.in_order())
@@ -332,8 +347,7 @@ def poll() -> None:
             if iterator._shutdown:
                 row["worker_pids"] = []
                 continue
-            done = sum(1 for info in list(iterator._task_info.values()) if len(info) == 2)
-            row["ready"] = int(iterator._data_queue.qsize()) + done
+            row["ready"] = int(iterator._data_queue.qsize()) + _due(iterator)
             row["worker_pids"] = [worker.pid for worker in iterator._workers]
         except Exception:
             row["ready"] = None
