@@ -86,7 +86,7 @@ def lines(facts: Facts, width: int, *, ascii_only: bool = False) -> list[str]:
         if rows:
             found += ["", *_table(kind, rows, facts, room)]
             shown += rows
-        elif (why := _not_measured(kind, facts.state)) is not None:
+        elif (why := not_measured(kind, facts.state)) is not None:
             missing.setdefault(why, []).append(kind.title)
         else:
             none_seen.append(kind.title)
@@ -153,7 +153,7 @@ def _scope(facts: Facts) -> str:
 
 def _rows(kind: Kind, facts: Facts) -> list[Row]:
     """The costliest lines of a kind: those the hooks met, then those only the sampler saw."""
-    hooked = _merged(s for s in facts.sites if s.kind == kind.site and s.count)
+    hooked = merged(s for s in facts.sites if s.kind == kind.site and s.count)
     named = _namer(facts.sites)
     rows = [
         Row(named(s), s.call, s.count, s.total_ns, s.seen is not None and s.seen < s.count, s)
@@ -167,14 +167,14 @@ def _rows(kind: Kind, facts: Facts) -> list[Row]:
 def _sampled(kind: Kind, facts: Facts, named: Callable[[Site], str]) -> Iterable[tuple[Site, Row]]:
     samples = [s for s in facts.sites if s.kind == "sample"]
     total = sum(s.count for s in samples)
-    for site in _merged(s for s in samples if s.label == kind.label):
+    for site in merged(s for s in samples if s.label == kind.label):
         share = site.count / total if total else 0.0
         if facts.wall_ns is not None and site.count >= MIN_SAMPLES and share >= MIN_SHARE:
             yield site, Row(named(site), site.call, None, share * facts.wall_ns, True)
 
 
-def _merged(sites: Iterable[Site]) -> list[Site]:
-    """One row a line of the script: a restarted process has sites of its own."""
+def merged(sites: Iterable[Site]) -> list[Site]:
+    """One site a line of the script: a restarted process has sites of its own."""
     found: dict[tuple[str, int], Site] = {}
     for site in sites:
         key = (site.file, site.line)
@@ -241,13 +241,22 @@ def _of_wall(row: Row, facts: Facts) -> str:
 
 
 def _idle(row: Row, facts: Facts) -> str:
-    """GPU idle a step: in the read, at most as long as the host was in it, and after its return."""
-    site = row.site
-    if site is None or not site.pairs or site.pair_ns is None or not facts.steps:
+    """GPU idle a step."""
+    each = idle_ns_a_call(row.site) if row.site is not None else None
+    if row.site is None or each is None or not facts.steps:
         return _NOT_TOLD
+    return _ms(each * row.site.count / facts.steps / 1e6)
+
+
+def idle_ns_a_call(site: Site) -> float | None:
+    """GPU idle of one blocking read: within it, at most as long as it took, and after its return.
+
+    ``None`` where no GPU events enclosed one.
+    """
+    if not site.pairs or site.pair_ns is None or not site.count:
+        return None
     inside = min(site.pair_ns / site.pairs, site.total_ns / site.count)
-    each = inside + (site.after_ns or 0) / site.pairs
-    return _ms(each * site.count / facts.steps / 1e6)
+    return inside + (site.after_ns or 0) / site.pairs
 
 
 def _size(row: Row, facts: Facts) -> str:
@@ -339,7 +348,7 @@ def _cut(text: str, room: int, *, keep_end: bool = False) -> str:
 # -- what is missing, and the output ---------------------------------------------------------------
 
 
-def _not_measured(kind: Kind, state: Mapping[str, Any]) -> str | None:
+def not_measured(kind: Kind, state: Mapping[str, Any]) -> str | None:
     """Why a kind without rows says nothing; ``None`` when none having been seen is the answer."""
     hook = {"sync": "sync", "h2d": "h2d", "save": "save"}.get(kind.site)
     hooks = state.get("hooks")
