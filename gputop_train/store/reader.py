@@ -25,7 +25,6 @@ from gputop_train.model import (
     MemorySample,
     ProcSample,
     Site,
-    Step,
     UtilSample,
 )
 from gputop_train.store import counters
@@ -34,25 +33,21 @@ from gputop_train.store.errors import StoreError
 from gputop_train.store.rollup import (
     SECOND_NS,
     LoaderDepth,
-    StepRollup,
     StoredFinding,
     StoredNote,
     UtilRollup,
     second,
 )
-from gputop_train.store.rows import read_rollup, read_step
 from gputop_train.store.session import TIME_LIMIT_S, Session
+from gputop_train.store.step_reader import MAX_NS, MIN_NS, Row, StepReader
 
 __all__ = ["RunReader", "StoreError"]
 
 T = TypeVar("T")
-Row = tuple[Any, ...]
-
-_MIN_NS, _MAX_NS = -(2**62), 2**62
 _Object = dict[str, Any]
 
 
-class RunReader:
+class RunReader(StepReader):
     """A run as its store tells it.
 
     Args:
@@ -68,7 +63,7 @@ class RunReader:
         self._session = Session(
             path / "run.sqlite" if path.is_dir() else path, time_limit_s=time_limit_s
         )
-        self._until_ns = _MAX_NS
+        self._until_ns = MAX_NS
 
     @property
     def path(self) -> Path:
@@ -119,54 +114,11 @@ class RunReader:
         """Ranks that have made steps."""
         return self._session.guard(lambda: self._session.ranks("step_rollup"))
 
-    def steps(
-        self, t0_ns: int | None = None, t1_ns: int | None = None, rank: int | None = None
-    ) -> list[Step]:
-        """Steps that ended in the window and are still kept one by one, by end time."""
-        query = "SELECT * FROM step WHERE rank = ? AND t1_ns BETWEEN ? AND ? ORDER BY t1_ns"
-        found = self._by_rank("step", rank, query, self._window(t0_ns, t1_ns), self._step)
-        return sorted(found, key=attrgetter("t1_ns"))
-
-    def steps_tail(self, n: int, rank: int | None = None) -> list[Step]:
-        """The newest ``n`` steps of a rank, or of each, by end time."""
-        query = (
-            "SELECT * FROM (SELECT * FROM step WHERE rank = ? AND t1_ns <= ? "
-            f"ORDER BY t1_ns DESC LIMIT {max(n, 0):d}) ORDER BY t1_ns"
-        )
-        found = self._by_rank("step", rank, query, (self._until_ns,), self._step)
-        return sorted(found, key=attrgetter("t1_ns"))
-
-    def step_rollups(
-        self, t0_ns: int | None = None, t1_ns: int | None = None, rank: int | None = None
-    ) -> list[StepRollup]:
-        """Seconds whose last step ended in the window, for the whole run, by second and rank."""
-        lo, hi = self._window(t0_ns, t1_ns)
-        query = (
-            "SELECT * FROM step_rollup WHERE rank = ? AND sec BETWEEN ? AND ? "
-            "AND t1_ns BETWEEN ? AND ? ORDER BY sec"
-        )
-        args = (second(lo), second(hi), lo, hi)
-        found = self._by_rank("step_rollup", rank, query, args, self._rollup)
-        return sorted(found, key=attrgetter("sec", "rank"))
-
-    def first_rollups(self, n: int, rank: int) -> list[StepRollup]:
-        """The first ``n`` seconds in which a rank ended a step."""
-        query = (
-            "SELECT * FROM (SELECT * FROM step_rollup WHERE rank = ? AND t1_ns <= ? "
-            f"ORDER BY sec LIMIT {max(n, 0):d})"
-        )
-        return self._all(query, (rank, self._until_ns), self._rollup)
-
-    def steps_counted(self, rank: int, t1_ns: int | None = None) -> int:
-        """Steps of a rank in all seconds whose last step ended by then, counted by the second."""
-        query = "SELECT total(n) FROM step_rollup WHERE rank = ? AND t1_ns <= ?"
-        return self._all(query, (rank, self._window(None, t1_ns)[1]), lambda row: int(row[0]))[0]
-
     def intervals(
         self, t0_ns: int | None = None, t1_ns: int | None = None, label: str | None = None
     ) -> list[Interval]:
         """Interruptions that overlap the window, by begin."""
-        lo = _MIN_NS if t0_ns is None else t0_ns
+        lo = MIN_NS if t0_ns is None else t0_ns
         hi = self._window(None, t1_ns)[1]
         query = (
             "SELECT rank, label, t0_ns, t1_ns, site_id, bytes FROM interval WHERE t1_ns >= ? "
@@ -176,7 +128,7 @@ class RunReader:
 
     def sites(self, rank: int | None = None) -> list[Site]:
         """Places in the user's code with their counters since arming."""
-        until_ns = None if self._until_ns == _MAX_NS else self._until_ns
+        until_ns = None if self._until_ns == MAX_NS else self._until_ns
         return self._session.guard(lambda: counters.standing(self._session, rank, until_ns))
 
     def sites_between(
@@ -192,7 +144,7 @@ class RunReader:
 
     def loaders(self, rank: int | None = None) -> list[Loader]:
         """DataLoaders, with their queue as last seen."""
-        until_ns = None if self._until_ns == _MAX_NS else self._until_ns
+        until_ns = None if self._until_ns == MAX_NS else self._until_ns
         return self._session.guard(lambda: counters.loaders(self._session, rank, until_ns))
 
     def loader_depths(
@@ -242,7 +194,7 @@ class RunReader:
         """Utilisation by second, for the whole run, for seconds that lie in the window."""
         make = _maker(UtilRollup)
         lo, hi = self._window(t0_ns, t1_ns)
-        last = second(hi) if self._until_ns == _MAX_NS else second(min(hi, self._until_ns)) - 1
+        last = second(hi) if self._until_ns == MAX_NS else second(min(hi, self._until_ns)) - 1
         found = self._by_device(
             "SELECT sec, n, mean, lo, hi FROM util_rollup WHERE dev = ? AND sec BETWEEN ? AND ?",
             (second(lo), last),
@@ -338,35 +290,6 @@ class RunReader:
             one = "FROM util_rollup WHERE dev = ?1"
             first, last = f"(SELECT min(sec) {one})", f"(SELECT max(sec) {one})"
             yield f"SELECT {first} * {SECOND_NS}, ({last} + 1) * {SECOND_NS} - 1", dev
-
-    def _window(self, t0_ns: int | None, t1_ns: int | None) -> tuple[int, int]:
-        lo = _MIN_NS if t0_ns is None else t0_ns
-        return lo, self._until_ns if t1_ns is None else min(t1_ns, self._until_ns)
-
-    def _step(self, row: Row) -> Step:
-        return read_step(row, self._session.codecs)
-
-    def _rollup(self, row: Row) -> StepRollup:
-        return read_rollup(row, self._session.codecs)
-
-    def _all(self, query: str, args: Sequence[Any], make: Callable[[Row], T]) -> list[T]:
-        return self._session.guard(lambda: [make(row) for row in self._session.rows(query, args)])
-
-    def _by_rank(
-        self,
-        table: str,
-        rank: int | None,
-        query: str,
-        args: Sequence[Any],
-        make: Callable[[Row], T],
-    ) -> list[T]:
-        """Rank by rank, so that the key of the table serves the window in time."""
-
-        def read() -> list[T]:
-            wanted = self._session.ranks(table) if rank is None else [rank]
-            return [make(row) for one in wanted for row in self._session.rows(query, (one, *args))]
-
-        return self._session.guard(read)
 
     def _by_device(self, query: str, args: Sequence[Any], make: Callable[[str, Row], T]) -> list[T]:
         return self._session.guard(
