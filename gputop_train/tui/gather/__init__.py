@@ -1,0 +1,26 @@
+"""What each page reads besides the overview's parts, only while it is in front.
+
+A page's module here gives one pure function of `Asked` that makes the page's fields of the
+`Snapshot`; it is entered below under the page's name. All of it runs on the reading thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gputop_train.tui.gather.asked import Asked
+
+Gatherer = Callable[[Asked], dict[str, Any]]
+
+#: By the page's name.
+GATHERERS: dict[str, Gatherer] = {}
+
+
+def page_parts(asked: Asked) -> dict[str, Any]:
+    """The fields of a `Snapshot` that only the page in front needs."""
+    gather = GATHERERS.get(asked.view.page)
+    return gather(asked) if gather is not None else {}
+
+
+__all__ = ["GATHERERS", "Asked", "Gatherer", "page_parts"]
