@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,20 +18,18 @@ from textual.binding import Binding, BindingType
 from textual.events import Resize
 from textual.screen import Screen
 
-from gputop_train.tui import terminal
-from gputop_train.tui.changing import ChangingApp
+from gputop_train.tui import pages, terminal
 from gputop_train.tui.doors import Doors
 from gputop_train.tui.feed import Feed
 from gputop_train.tui.files import write_private
 from gputop_train.tui.messages import ReadFailed, SnapshotReady, StopAnswered
+from gputop_train.tui.paging import PagedApp
 from gputop_train.tui.replay import ReplayControls
 from gputop_train.tui.result import TuiResult
 from gputop_train.tui.screens.ask import leaving
-from gputop_train.tui.screens.overview import Overview
 from gputop_train.tui.screens.reading import Reading
 from gputop_train.tui.screens.texts import evidence_page, help_page, laid_out
 from gputop_train.tui.screens.trial import Trial
-from gputop_train.tui.snapshot import View
 from gputop_train.tui.source import Source
 from gputop_train.tui.text import duration
 from gputop_train.tui.widgets.timechart import plot_columns
@@ -41,7 +40,7 @@ WINDOWS = (15, 30, 60, 120, 300, 900, 3600)
 LOG_LINES = 400
 
 
-class GputopApp(ChangingApp):
+class GputopApp(PagedApp):
     """Shows what a source gives.
 
     Args:
@@ -91,11 +90,9 @@ class GputopApp(ChangingApp):
         self._replay = replay
         self._stop = stop
         self._come_back = come_back
-        self._frozen = False
         self._stopping = False
         self._window = WINDOWS.index(60)
         self._width = 0
-        self._overview = Overview(self.glyphs, self.inks)
         self._feed = Feed(
             source,
             period_s=1 / hz,
@@ -105,14 +102,10 @@ class GputopApp(ChangingApp):
 
     # Textual's life cycle
 
-    def get_default_screen(self) -> Screen[Any]:
-        """The overview is the only base screen."""
-        return self._overview
-
     def on_mount(self) -> None:
         """Start reading."""
         super().on_mount()
-        self._look()
+        self.look()
         self._feed.start()
 
     def on_unmount(self) -> None:
@@ -123,14 +116,14 @@ class GputopApp(ChangingApp):
     def on_resize(self, event: Resize) -> None:
         """Ask for as many bins as there are columns."""
         self._width = event.size.width  # the app's own size is still the old one here
-        self._look()
+        self.look()
 
     # Snapshots
 
-    def _look(self) -> None:
-        width = self._width or self.size.width
-        view = View(WINDOWS[self._window], plot_columns(max(1, width)), LOG_LINES)
-        self._feed.look_at(view)
+    def look(self) -> None:
+        """Ask for what the page in front needs, in as many bins as there are columns."""
+        columns = plot_columns(max(1, self._width or self.size.width))
+        self._feed.look_at(self.view(WINDOWS[self._window], columns, LOG_LINES))
 
     def on_snapshot_ready(self, message: SnapshotReady) -> None:
         """Show it, unless the view is frozen; how the run stands is shown even then."""
@@ -140,27 +133,13 @@ class GputopApp(ChangingApp):
         snapshot = message.snapshot
         if self._stopping and snapshot.state in ("starting", "live"):
             snapshot = replace(snapshot, state="stopping")
-        shown = self._newest
-        if self._frozen and shown is not None:
-            snapshot = replace(
-                shown,
-                state=snapshot.state,
-                exit_code=snapshot.exit_code,
-                exit_text=snapshot.exit_text,
-            )
-        self._newest = snapshot
-        self._overview.show(snapshot, frozen=self._frozen)
-        self.show_settings(snapshot)
+        snapshot = self.show(snapshot)
         if snapshot.state not in ("ended", "lost"):
             return
         if self.go_on(snapshot):
             self._stopping = False
         elif self._stopping:
             self.exit(TuiResult("stopped", snapshot.exit_code))
-
-    def standing(self, text: str) -> None:
-        """Say something above the keys until it is replaced."""
-        self._overview.standing(text)
 
     def on_read_failed(self, message: ReadFailed) -> None:
         """Keep the last picture and say why it is old."""
@@ -225,15 +204,15 @@ class GputopApp(ChangingApp):
         if self._replay is not None:
             self._replay.toggle()
         else:
-            self._frozen = not self._frozen
+            self.freeze(self._frozen is None)
             if self._newest is not None:
-                self._overview.show(self._newest, frozen=self._frozen)
+                self.show(self._newest)
         self._feed.now()
 
     def action_window(self, by: int) -> None:
         """Another width of the time axis."""
         self._window = max(0, min(len(WINDOWS) - 1, self._window + by))
-        self._look()
+        self.look()
         span = WINDOWS[self._window]
         run_s = self._newest.elapsed_s if self._newest is not None else None
         young = run_s is not None and run_s < span
@@ -268,6 +247,10 @@ class GputopApp(ChangingApp):
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """The palette's commands: our keys by name, and the colour theme."""
         yield SystemCommand("Leave", "Detach from the run, or stop it", self.action_leave)
+        for name in pages.by_name():
+            yield SystemCommand(
+                f"Page: {name}", f"Key {pages.key_of(name)}", partial(self.action_page, name)
+            )
         yield SystemCommand("Settings", "Change what the next run has", self.action_settings)
         yield SystemCommand("Rerun", "Run the script again with changes", self.action_rerun)
         yield SystemCommand(

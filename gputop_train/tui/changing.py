@@ -67,8 +67,8 @@ class ChangingApp(BaseApp):
         self._run_dir: Path | None = None
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """The overview's keys mean nothing while another screen lies over it."""
-        if len(self.screen_stack) > 1 and action in _OVERVIEW:
+        """The pages' keys mean nothing while another screen lies over it."""
+        if len(self.screen_stack) > 1 and action in _OF_PAGES:
             return False
         return super().check_action(action, parameters)
 
@@ -175,7 +175,7 @@ class ChangingApp(BaseApp):
         if answer in (None, "cancel"):
             return
         self._next = wish
-        self._to_overview()
+        self._to_page()
         if answer == "when it ends":
             what = "Runs again" if wish.kind == "rerun" else "Starts the trial"
             self.standing(f"{what} when this run ends: {_words(wish.settings)}.")
@@ -185,12 +185,12 @@ class ChangingApp(BaseApp):
         if self._newest is not None and self._newest.state in OVER:
             self.go_on(self._newest)
 
-    def _to_overview(self) -> None:
+    def _to_page(self) -> None:
         while len(self.screen_stack) > 1:
             self.pop_screen()
 
     def standing(self, text: str) -> None:
-        """Say something on the overview until it is replaced."""
+        """Say something above the keys until it is replaced."""
         raise NotImplementedError
 
     def lost_when_left(self) -> str:
@@ -268,8 +268,10 @@ class ChangingApp(BaseApp):
             screen.restyle(self.glyphs, self.inks)
 
 
-#: Actions of the overview.
-_OVERVIEW = {
+#: Actions of the pages.
+_OF_PAGES = {
+    "page",
+    "turn",
     "settings",
     "rerun",
     "trial",

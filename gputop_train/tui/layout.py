@@ -16,6 +16,7 @@ class Plan:
     """Rows of each panel from top to bottom; 0 hides it. ``gap`` is a blank row above the steps."""
 
     header: int
+    tabs: int
     card: int
     chart: int
     ribbon: int
@@ -33,7 +34,9 @@ class Plan:
         return sum(getattr(self, name) for name in self.__slots__)
 
 
-def plan(height: int, *, card_wants: int, lanes: int, memory_wants: int = 1) -> Plan:
+def plan(
+    height: int, *, card_wants: int, lanes: int, memory_wants: int = 1, tabs: bool = False
+) -> Plan:
     """Share ``height`` rows out.
 
     Args:
@@ -41,11 +44,12 @@ def plan(height: int, *, card_wants: int, lanes: int, memory_wants: int = 1) -> 
         card_wants: Rows the verdict card would fill, borders included.
         lanes: Phase lanes there is something to show for.
         memory_wants: Rows of memory: a second one shows how it grew.
+        tabs: Whether there are other pages to name.
     """
     if height < TINY_ROWS:
         keys = 1 if height >= 6 else 0
         line = 1 if height >= 8 else 0
-        return Plan(1, max(0, height - 1 - keys - line), line, 0, 0, 0, 0, 0, 0, 0, keys)
+        return Plan(1, 0, max(0, height - 1 - keys - line), line, 0, 0, 0, 0, 0, 0, 0, keys)
     roomy = height >= 34
     most = 13 if height >= 50 else 10 if height >= 38 else 9 if roomy else 8 if height >= 24 else 7
     card = max(4, min(card_wants, most))
@@ -54,11 +58,12 @@ def plan(height: int, *, card_wants: int, lanes: int, memory_wants: int = 1) -> 
     step = 2 if height >= (28 if memory > 1 else 22) else 1
     notice, gap = 1, 1 if roomy else 0
     workers = 1 if height >= 28 else 0
-    fixed = 1 + card + ribbon + gap + step + memory + workers + notice + 1
+    names = 1 if tabs and roomy else 0
+    fixed = 1 + names + card + ribbon + gap + step + memory + workers + notice + 1
     left = height - fixed
     # The chart grows first, up to what a share of a second can be told apart in; the log gets the
     # rest, and at least a line under its rule where the chart keeps three rows of plot.
     log = max(min(left - 5, 3), 0)
     chart = max(4, min(left - log, 6 + max(0, height - 24) // 3, 18))
     log = max(0, height - fixed - chart)
-    return Plan(1, card, chart, ribbon, gap, step, memory, workers, log, notice, 1)
+    return Plan(1, names, card, chart, ribbon, gap, step, memory, workers, log, notice, 1)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from textual.message import Message
 
@@ -24,6 +26,14 @@ class ReadFailed(Message):
     def __init__(self, text: str) -> None:
         super().__init__()
         self.text = text
+
+
+class ViewAsked(Message):
+    """A page wants other values in its own fields of the `View`."""
+
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.arguments = arguments
 
 
 class StopAnswered(Message):

@@ -92,7 +92,8 @@ class ReplaySource:
             log=files.lines(view.log_lines),
             log_note="as it was at the end: lines carry no time",
             replay=replay,
-            **read_consistently(seen, files, axis, now, self._over_ns),
+            page=view.page,
+            **read_consistently(seen, files, view, axis, now, self._over_ns),
         )
 
     def close(self) -> None:

@@ -23,11 +23,13 @@ class View:
         window_s: Seconds the time axis covers.
         columns: Bins of the time axis, one per character cell.
         log_lines: Newest lines of the script's output to return.
+        page: The page in front; what only it shows is read for it alone.
     """
 
     window_s: float = 60.0
     columns: int = 100
     log_lines: int = 60
+    page: str = "overview"
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +228,10 @@ class ReplayView:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything on the screen at one instant."""
+    """Everything on the screen at one instant.
+
+    ``page`` is the page it was read for: fields of other pages are ``None``.
+    """
 
     run: RunView
     state: State
@@ -247,3 +252,4 @@ class Snapshot:
     notes: tuple[str, ...] = ()
     replay: ReplayView | None = None
     settings: tuple[SettingGroup, ...] = ()
+    page: str = "overview"

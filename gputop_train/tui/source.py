@@ -19,6 +19,7 @@ from gputop_train.model import Diagnosis, Step, UtilSample
 from gputop_train.store.reader import RunReader
 from gputop_train.store.rollup import StepRollup
 from gputop_train.tui import build, charts, settings_seen
+from gputop_train.tui.gather import Asked, page_parts
 from gputop_train.tui.series import axis_ending
 from gputop_train.tui.snapshot import Axis, Chart, Snapshot, State, StepView, View
 
@@ -127,7 +128,7 @@ def axis_for(now_ns: int, view: View, elapsed_s: float | None) -> Axis:
 
 
 def _read_parts(
-    reader: RunReader, files: RunFiles, axis: Axis, now: int, over_ns: int | None
+    reader: RunReader, files: RunFiles, view: View, axis: Axis, now: int, over_ns: int | None
 ) -> dict[str, Any]:
     """All parts of a snapshot that come from the store, in one consistent read."""
     run = files.run
@@ -144,7 +145,7 @@ def _read_parts(
     hosts = reader.host(t1 - 30 * NS, t1)
     host = hosts[-1] if hosts else None
     gpu = reader.gpu(t1 - 120 * NS, t1)
-    view = build.run_view(run, probe)
+    run_view = build.run_view(run, probe)
     intervals = reader.intervals(t0, t1)
     spans: Sequence[Step | StepRollup] = steps or rollups
     in_window = [step for step in newest if step.t1_ns >= t0]
@@ -155,7 +156,7 @@ def _read_parts(
         total=_steps_total(run),
     )
     clocks = build.clocks(step.median_ms, intervals)
-    chart = _chart(reader, files, axis, t1, spans, clocks, view.device)
+    chart = _chart(reader, files, axis, t1, spans, clocks, run_view.device)
     # The whole window's processes are only needed where they are the chart.
     procs = reader.procs(t1 - 30 * NS if chart is not None else t0, t1)
     # What a script gives back on its way out would hide what it held while it trained.
@@ -165,7 +166,7 @@ def _read_parts(
     loaders = reader.loaders()
     return {
         "axis": axis,
-        "run": view,
+        "run": run_view,
         "diagnosis": diagnosis,
         "settings": settings_seen.groups(run, probe, loaders, diagnosis),
         "chart": chart or charts.cpu_chart(procs, build.allowed_cores(host), axis),
@@ -176,6 +177,7 @@ def _read_parts(
         "loader": build.loader_view(loaders, reader.loader_depths(t0, t1), procs, axis),
         "host": build.host_view(host, procs),
         "notes": _notes(reader, probe),
+        **page_parts(Asked(reader, run, files.path, view, axis, now, rank, over_ns)),
     }
 
 
@@ -264,10 +266,10 @@ class LiveSource:
         # Once a second is calm enough to read and half the bytes to send; the log stays lively.
         # Wide windows move slowly and cost more to read.
         pace_ns = int(min(3.0, max(1.0, axis.bin_ns / NS / 4)) * NS)
-        key = (self._now_ns() // pace_ns, reader is None, view.window_s, view.columns)
+        key = (self._now_ns() // pace_ns, reader is None, view)
         if key != self._key:
             over_ns = last_step_ns(reader) if exit_ is not None else None
-            self._parts = read_consistently(reader, files, axis, now, over_ns)
+            self._parts = read_consistently(reader, files, view, axis, now, over_ns)
             self._key = key
         parts = self._parts
         code, words = exit_words(exit_) if exit_ is not None else (None, "")
@@ -279,6 +281,7 @@ class LiveSource:
             exit_code=code,
             exit_text=words,
             log=files.lines(view.log_lines),
+            page=view.page,
             **parts,
         )
 
@@ -323,13 +326,19 @@ def last_step_ns(reader: RunReader | None) -> int | None:
 
 
 def read_consistently(
-    reader: RunReader | None, files: RunFiles, axis: Axis, now: int, over_ns: int | None
+    reader: RunReader | None,
+    files: RunFiles,
+    view: View,
+    axis: Axis,
+    now: int,
+    over_ns: int | None,
 ) -> dict[str, Any]:
     """The parts of a snapshot that come from the store.
 
     Args:
         reader: The store; ``None`` while there is none.
         files: The run's directory.
+        view: What the screen asks for.
         axis: The time axis.
         now: The end of what is shown.
         over_ns: When training ended, once it has.
@@ -342,4 +351,4 @@ def read_consistently(
             "step": StepView(0, _steps_total(run)),
         }
     with reader.snapshot():
-        return _read_parts(reader, files, axis, now, over_ns)
+        return _read_parts(reader, files, view, axis, now, over_ns)

@@ -429,7 +429,8 @@ class FakeSource:
 
     def read(self, view: View) -> Snapshot:
         self.reads += 1
-        return starved(view, self.reads) if self.changing else self.make(view)
+        snapshot = starved(view, self.reads) if self.changing else self.make(view)
+        return replace(snapshot, page=view.page)
 
     def close(self) -> None:
         self.closing.set()

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 from rich.style import Style
 from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.events import Resize
-from textual.screen import Screen
 
 from gputop_train.tui.layout import plan
+from gputop_train.tui.page import Page
 from gputop_train.tui.paint import Glyphs
 from gputop_train.tui.snapshot import Snapshot
-from gputop_train.tui.widgets.header import Header
-from gputop_train.tui.widgets.keys import Keys
 from gputop_train.tui.widgets.logpane import LogPane
 from gputop_train.tui.widgets.memory import MemoryBar, memory_wants
-from gputop_train.tui.widgets.notice import Notice
 from gputop_train.tui.widgets.panel import Panel
 from gputop_train.tui.widgets.ribbon import PhaseRibbon
 from gputop_train.tui.widgets.stepbar import StepBar
@@ -25,52 +24,45 @@ from gputop_train.tui.widgets.verdict import VerdictCard, card_height
 from gputop_train.tui.widgets.workers import Workers
 
 
-class Overview(Screen[None]):
+class Overview(Page):
     """Stacks the panels and shares the rows out among them."""
 
-    AUTO_FOCUS = ""
+    NAME = "overview"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("up,k", "scroll_log(1)", "older output"),
+        ("down,j", "scroll_log(-1)", "newer output"),
+        ("pageup", "scroll_log(10)", "older output"),
+        ("pagedown", "scroll_log(-10)", "newer output"),
+        ("end", "newest", "newest output"),
+    ]
 
     def __init__(self, glyphs: Glyphs, inks: Mapping[str, Style]) -> None:
-        super().__init__()
-        self._glyphs = glyphs
-        self._inks = inks
-        self._snapshot: Snapshot | None = None
-        self._wishes: tuple[int, ...] = ()
-        self._header = Header(id="header")
+        super().__init__(glyphs, inks)
+        self._wishes: tuple[object, ...] = ()
         self._step = StepBar(id="step")
-        self._notice = Notice(id="notice")
-        # Held by reference: a snapshot may still arrive while the screen is being taken down.
+        self._log = LogPane(id="log")
         self._panels: tuple[Panel, ...] = (
             self._header,
+            self._tabs,
             VerdictCard(id="card"),
             TimeChart(id="chart"),
             PhaseRibbon(id="ribbon"),
             self._step,
             MemoryBar(id="memory"),
             Workers(id="workers"),
-            LogPane(id="log"),
+            self._log,
             self._notice,
-            Keys(id="keys"),
+            self._keys,
         )
 
     def compose(self) -> ComposeResult:
         """The panels from top to bottom."""
         yield from self._panels
 
-    def on_mount(self) -> None:
-        """Dress the panels."""
-        self.restyle(self._glyphs, self._inks)
-
     def on_resize(self, _event: Resize) -> None:
         """Share the rows out anew."""
         self._wishes = ()
         self._arrange()
-
-    def restyle(self, glyphs: Glyphs, inks: Mapping[str, Style]) -> None:
-        """Use another alphabet or other colours."""
-        self._glyphs, self._inks = glyphs, inks
-        for panel in self._panels:
-            panel.restyle(glyphs, inks)
 
     def show(self, snapshot: Snapshot, *, frozen: bool = False) -> None:
         """Show a snapshot in every panel."""
@@ -81,13 +73,16 @@ class Overview(Screen[None]):
             for panel in self._panels:
                 panel.show(snapshot)
 
-    def say(self, message: str) -> None:
-        """Answer a key press in the notice row."""
-        self._notice.say(message)
+    def action_scroll_log(self, lines: int) -> None:
+        """Move towards older output."""
+        self._log.scroll_back(lines)
 
-    def standing(self, message: str) -> None:
-        """Say what is to come, until it is replaced."""
-        self._notice.stand(message)
+    async def action_newest(self) -> None:
+        """Follow the output again; in a replay that follows it, go to the run's end."""
+        if self._log.back:
+            self._log.follow()
+        else:
+            await self.run_action("app.seek(1e12)")
 
     def _arrange(self) -> None:
         snapshot = self._snapshot
@@ -96,11 +91,13 @@ class Overview(Screen[None]):
             return
         # The layout moves only with the size of the terminal or with the card's need of rows.
         card = card_height(snapshot, width, self._glyphs)
-        wishes = (width, height, card, len(snapshot.lanes), memory_wants(snapshot))
+        lanes, memory = len(snapshot.lanes), memory_wants(snapshot)
+        tabs = len(self._tabs.pages) > 1
+        wishes = (width, height, card, lanes, memory, tabs)
         if wishes == self._wishes:
             return
         self._wishes = wishes
-        rows = plan(height, card_wants=card, lanes=wishes[3], memory_wants=wishes[4])
+        rows = plan(height, card_wants=card, lanes=lanes, memory_wants=memory, tabs=tabs)
         for panel in self._panels:
             size = getattr(rows, str(panel.id))
             panel.styles.height = size

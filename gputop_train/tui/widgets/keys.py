@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gputop_train.tui.paint import Glyphs, Row, Span, fit
 from gputop_train.tui.snapshot import Snapshot
 from gputop_train.tui.widgets.panel import Panel
@@ -36,22 +38,43 @@ REPLAY = (
 )
 
 
-def keys_row(snap: Snapshot, width: int, glyphs: Glyphs) -> Row:
-    """Keys with their meaning, whole pairs only."""
+def keys_row(
+    snap: Snapshot,
+    width: int,
+    glyphs: Glyphs,
+    *,
+    own: Sequence[tuple[str, str]] = (),
+    pages: Sequence[tuple[str, str]] = (),
+) -> Row:
+    """Keys with their meaning, whole pairs only.
+
+    Args:
+        snap: Says whether this is a replay.
+        width: Cells.
+        glyphs: The alphabet.
+        own: Keys of the page in front; they come before those that work everywhere.
+        pages: Key and name of each page.
+    """
+    everywhere = REPLAY if snap.replay is not None else LIVE
+    turn = ((f"{pages[0][0]}-{pages[-1][0]}", "pages"),) if len(pages) > 1 else ()
     spans: list[Span] = []
-    room = width - 1
-    for key, meaning in REPLAY if snap.replay is not None else LIVE:
-        need = len(key) + len(meaning) + 3
-        if need > room + 2:
+    room = width
+    for key, meaning in (*everywhere[:2], *own, *turn, *everywhere[2:]):
+        lead = "  " if spans else " "
+        need = len(lead) + len(key) + 1 + len(meaning)
+        if need > room:
             break
         room -= need
-        spans += [(f" {key}", "key"), (f" {meaning} ", "muted")]
+        spans += [(f"{lead}{key}", "key"), (f" {meaning}", "muted")]
     return fit(spans, width, glyphs)
 
 
 class Keys(Panel):
     """See `keys_row`."""
 
+    own: Sequence[tuple[str, str]] = ()
+    pages: Sequence[tuple[str, str]] = ()
+
     def rows(self, snapshot: Snapshot, width: int, height: int) -> list[Row]:
         """One row."""
-        return [keys_row(snapshot, width, self.glyphs)]
+        return [keys_row(snapshot, width, self.glyphs, own=self.own, pages=self.pages)]

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from textual.binding import BindingType
-
 from gputop_train.tui.paint import Glyphs, Row, fit
 from gputop_train.tui.snapshot import Snapshot
 from gputop_train.tui.widgets.panel import Panel
@@ -29,26 +25,24 @@ def log_rows(
     return rows + [fit([(f" {line}", "text")], width, glyphs) for line in lines]
 
 
-class LogPane(Panel, can_focus=True):
-    """See `log_rows`. Scrolls while it has the focus."""
+class LogPane(Panel):
+    """See `log_rows`."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        ("up,k", "scroll_log(1)", "back"),
-        ("down,j", "scroll_log(-1)", "forward"),
-        ("pageup", "scroll_log(10)", "back"),
-        ("pagedown", "scroll_log(-10)", "forward"),
-        ("end", "scroll_log(-100000)", "newest"),
-    ]
     back = 0
 
     def rows(self, snapshot: Snapshot, width: int, height: int) -> list[Row]:
         """Title and lines."""
         return log_rows(snapshot, width, height, self.glyphs, back=self.back)
 
-    def action_scroll_log(self, lines: int) -> None:
+    def scroll_back(self, lines: int) -> None:
         """Move ``lines`` towards older output."""
         if self.snapshot is None:
             return
         limit = max(0, len(self.snapshot.log) - (self.size.height - 1))
         self.back = max(0, min(limit, self.back + lines))
+        self.paint()
+
+    def follow(self) -> None:
+        """Show the newest output again."""
+        self.back = 0
         self.paint()

@@ -1,0 +1,32 @@
+"""The pages there are, in the order of their keys."""
+
+from __future__ import annotations
+
+from gputop_train.tui.page import Page
+from gputop_train.tui.screens.overview import Overview
+
+#: Every page's name; its key is its place in this list.
+NAMES = (
+    "overview",
+    "steps",
+    "lines",
+    "memory",
+    "workers",
+    "devices",
+    "trials",
+    "findings",
+    "log",
+)
+
+#: The pages that can be opened, in any order.
+PAGES: tuple[type[Page], ...] = (Overview,)
+
+
+def key_of(name: str) -> str:
+    """The key that opens a page: ``1`` to ``9``."""
+    return str(NAMES.index(name) + 1)
+
+
+def by_name() -> dict[str, type[Page]]:
+    """The pages that can be opened, in the order of their keys."""
+    return {page.NAME: page for page in sorted(PAGES, key=lambda page: NAMES.index(page.NAME))}
