@@ -183,6 +183,15 @@ class UtilSample:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """A process that computes on a card. ``name`` is the kernel's (15 characters), if known."""
+
+    pid: int
+    name: str | None = None
+    memory: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class GpuSample:
     """Slow-changing NVML readings of one device, about once a second."""
 
@@ -205,6 +214,7 @@ class GpuSample:
     pcie_rx_bytes_per_s: float | None = None
     pcie_tx_bytes_per_s: float | None = None
     foreign_util: float | None = None  # percent of the time those processes kept it busy
+    foreign: tuple[GpuProcess, ...] = ()  # those processes, the largest first; at most a few
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +277,11 @@ class HostSample:
     psi_memory: float | None = None
     load1: float | None = None
     mem_limit_used: int | None = None  # bytes charged to it, less cache soon reclaimed
+    cores: tuple[int | None, ...] | None = None  # percent busy of each CPU of the machine
+    disk_read_bytes_per_s: float | None = None  # all its disks
+    disk_write_bytes_per_s: float | None = None
+    net_rx_bytes_per_s: float | None = None  # all its network cards; RDMA does not show
+    net_tx_bytes_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from typing import Any
 
 from gputop_train.collect.nvml_api import NvmlApi, NvmlFailure
 from gputop_train.collect.pacing import Pace
-from gputop_train.model import GpuSample
+from gputop_train.collect.procfs import read_text
+from gputop_train.model import GpuProcess, GpuSample
 
 #: Part of one core that any one reading may cost. Power takes up to 1.7 ms on an H200 and comes
 #: every 3.4 s then, the quick ones (tens of microseconds) with every record; between two calls a
@@ -18,6 +19,9 @@ READING_SHARE = 0.0005
 SETTLED_NS = 10_000_000_000
 #: So many times nothing new of any process's utilisation: ask for all the driver keeps.
 SILENT_READS = 30
+
+#: Processes of others named on a card.
+MAX_NAMED = 8
 
 _CLOCK_SM = 1  # nvmlClockType_t
 _TEMPERATURE_GPU = 0  # nvmlTemperatureSensors_t
@@ -89,6 +93,7 @@ class CardReader:
         self._util_stamp_us = 0
         self._util_silent = 0
         self._foreign_util: float | None = None
+        self._names: dict[int, str | None] = {}
 
     def read(
         self, now_ns: int, throughput: tuple[float | None, float | None], stretch: float = 1.0
@@ -200,6 +205,27 @@ class CardReader:
         self._util_silent = 0
         self._util_stamp_us = max(int(row.timeStamp) for row in rows)
         return {pid: sum(values) / len(values) for pid, values in seen.items()}
+
+    def foreign(
+        self, listed: Sequence[tuple[int, int | None]], ours: Collection[int]
+    ) -> tuple[GpuProcess, ...]:
+        """Processes of others by name, the largest first; a name is asked for once.
+
+        Args:
+            listed: From ``processes``, whose PIDs are known to be those of our PID namespace.
+            ours: PIDs of the run.
+        """
+        theirs = {pid: used for pid, used in listed if pid not in ours}
+        self._names = {pid: name for pid, name in self._names.items() if pid in theirs}
+        ordered = sorted(theirs.items(), key=lambda item: (-(item[1] or 0), item[0]))
+        return tuple(GpuProcess(pid, self._name(pid), used) for pid, used in ordered[:MAX_NAMED])
+
+    def _name(self, pid: int) -> str | None:
+        if pid not in self._names:
+            name = (read_text(f"/proc/{pid}/comm") or "").strip()
+            # Anybody may call a process anything: it goes to a terminal some day.
+            self._names[pid] = "".join(c if c.isprintable() else "?" for c in name) or None
+        return self._names[pid]
 
     def throughput(self) -> tuple[float | None, float | None]:
         """PCIe receive and transmit rate in bytes/s over 20 ms each. Blocks for 40 ms.

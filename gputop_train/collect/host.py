@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from gputop_train.collect.cgroup import CgroupLimits, parse_keys, read_limits
 from gputop_train.collect.procfs import read_text
 from gputop_train.collect.procs import ProcessCollector, parse_kib
+from gputop_train.collect.traffic import TrafficReader
 from gputop_train.model import HostSample, ProcSample
 
 #: Records are about once a second, however often ``sample`` is called (the supervisor: 2 Hz).
@@ -33,12 +34,16 @@ class HostBatch:
 
 @dataclass(frozen=True, slots=True)
 class CpuTimes:
-    """Machine totals of ``/proc/stat`` in clock ticks, and how many CPUs they sum over."""
+    """Machine totals of ``/proc/stat`` in clock ticks, and how many CPUs they sum over.
+
+    ``each`` has ``(busy, total)`` of every CPU, in the order of the file.
+    """
 
     busy: int
     iowait: int
     total: int
     cpus: int
+    each: tuple[tuple[int, int], ...] = ()
 
 
 def parse_cpu_times(text: str | None) -> CpuTimes | None:
@@ -47,16 +52,20 @@ def parse_cpu_times(text: str | None) -> CpuTimes | None:
     Busy is everything but idle and iowait; guest time is inside user time already.
     """
     totals: list[int] | None = None
-    cpus = 0
+    each: list[tuple[int, int]] = []
     for line in (text or "").splitlines():
+        if not line.startswith("cpu"):
+            continue
+        ticks = [int(n) for n in line.split()[1:9]]
         if line.startswith("cpu "):
-            totals = [int(n) for n in line.split()[1:9]]
-        elif line.startswith("cpu"):
-            cpus += 1
-    if totals is None or len(totals) < 5 or cpus == 0:
+            totals = ticks
+        else:
+            each.append((sum(ticks) - sum(ticks[3:5]), sum(ticks)))
+    if totals is None or len(totals) < 5 or not each:
         return None
     idle, iowait = totals[3], totals[4]
-    return CpuTimes(sum(totals) - idle - iowait, iowait, sum(totals), cpus)
+    busy = sum(totals) - idle - iowait
+    return CpuTimes(busy, iowait, sum(totals), len(each), tuple(each))
 
 
 def cores_between(before: CpuTimes | None, now: CpuTimes | None) -> tuple[float, float] | None:
@@ -68,6 +77,20 @@ def cores_between(before: CpuTimes | None, now: CpuTimes | None) -> tuple[float,
         return None
     scale = now.cpus / (now.total - before.total)
     return max(0, now.busy - before.busy) * scale, max(0, now.iowait - before.iowait) * scale
+
+
+def each_core_between(
+    before: CpuTimes | None, now: CpuTimes | None
+) -> tuple[int | None, ...] | None:
+    """Percent busy of every CPU between two readings; ``None`` while CPUs come and go."""
+    if before is None or now is None or len(before.each) != len(now.each):
+        return None
+    pairs = [(b[0] - a[0], b[1] - a[1]) for a, b in zip(before.each, now.each, strict=True)]
+    if not any(total > 0 for _, total in pairs):
+        return None
+    return tuple(
+        min(100, max(0, round(100 * busy / total))) if total > 0 else None for busy, total in pairs
+    )
 
 
 def parse_psi(text: str | None) -> float | None:
@@ -113,6 +136,7 @@ class HostCollector:
         self._own_missing: dict[str, str] = {}
         self._due_ns: int | None = None
         self._cpu: CpuTimes | None = None
+        self._traffic = TrafficReader()
         self._swap: tuple[int, int] | None = None  # t_ns, pages swapped in since boot
         self._limits = CgroupLimits()
         self._limits_due_ns: int | None = None
@@ -155,8 +179,9 @@ class HostCollector:
 
     def _host(self, now_ns: int, trainer: int | None) -> HostSample:
         cpu = parse_cpu_times(read_text("/proc/stat"))
-        cores = cores_between(self._cpu, cpu)
+        cores, each = cores_between(self._cpu, cpu), each_core_between(self._cpu, cpu)
         self._cpu = cpu
+        traffic = self._traffic.sample(now_ns)
         limits = self._current_limits(now_ns, trainer)
         meminfo = read_text("/proc/meminfo")
         shm = _shm()
@@ -183,6 +208,11 @@ class HostCollector:
             psi_memory=pressure["memory"],
             load1=_load1(),
             mem_limit_used=limits.mem_used,
+            cores=each,
+            disk_read_bytes_per_s=traffic.disk_read,
+            disk_write_bytes_per_s=traffic.disk_write,
+            net_rx_bytes_per_s=traffic.net_rx,
+            net_tx_bytes_per_s=traffic.net_tx,
         )
 
     def _current_limits(self, now_ns: int, trainer: int | None) -> CgroupLimits:

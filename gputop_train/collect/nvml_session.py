@@ -258,6 +258,7 @@ class NvmlSession:
         busy: float | None = None if foreign is None else 0.0
         if foreign:
             busy = watched.reader.foreign_util(now_ns, ours, share)
+            sample = replace(sample, foreign=watched.reader.foreign(listed or (), ours))
         theirs = replace(sample, foreign_processes=foreign, foreign_util=busy)
         self.out.gpu.append(replace(theirs, memory_ours=memory))
 

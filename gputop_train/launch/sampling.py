@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -49,6 +50,7 @@ class Sampling:
         self._memory_due_ns = 0
         self._uuids: frozenset[str] | None = None
         self._told_missing: dict[str, str] | None = None
+        self._told_devices: list[dict[str, Any]] = []
         self._host = guard.run("host", self._make_host)
         self._nvml = guard.run("nvml", lambda: self._make_nvml(since_ns))
 
@@ -123,6 +125,10 @@ class Sampling:
         self._writer.add_util(batch.util)
         self._writer.add_gpu(batch.gpu)
         self._writer.add_gpm(batch.gpm)
+        devices = [dataclasses.asdict(device) for device in self._nvml.devices]
+        if devices and devices != self._told_devices:
+            self._told_devices = devices
+            self._writer.set_meta("devices", devices)
 
     def _known_uuids(self) -> frozenset[str]:
         found = set(self._uuids or ())

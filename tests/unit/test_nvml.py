@@ -1,13 +1,18 @@
 """The GPU records of a run, replayed from an H200, and what is said when they are not to be had."""
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pynvml
 import pytest
 
 from gputop_train.collect.nvml import NvmlCollector
 from gputop_train.collect.nvml_session import NvmlSession
+from gputop_train.model import GpuProcess
 from tests.nvml_replay import (
     DRIVER_NOT_LOADED,
     GPU_IS_LOST,
@@ -226,6 +231,28 @@ def processes_seen(card_processes, ours, host_pids):
 def test_our_memory_is_summed_and_strangers_are_counted():
     listed = [(70, 5 << 30), (71, 1 << 30), (900, 9 << 30)]
     assert processes_seen(listed, {70, 71, 72}, host_pids=False) == (6 << 30, 1)
+
+
+def test_strangers_are_named_and_we_are_not():
+    stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        card = recorded_card(processes=[(os.getpid(), 5 << 30), (stranger.pid, 9 << 30)])
+        run = Run(FakeNvml(card))
+        run.session.ours = frozenset({os.getpid()})
+        run.fast(0)
+        named = Path(f"/proc/{stranger.pid}/comm").read_text().strip()
+        assert run.out.gpu[0].foreign == (GpuProcess(stranger.pid, named, 9 << 30),)
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_strangers_that_may_be_ourselves_are_not_named():
+    run = Run(FakeNvml(recorded_card(processes=[(48211, 5 << 30)])))
+    run.session._host_pids = False
+    run.session.ours = frozenset({70})
+    run.fast(0)
+    assert run.out.gpu[0].foreign == ()
 
 
 def test_host_pids_seen_from_a_container_tell_nothing():
