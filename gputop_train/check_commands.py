@@ -24,6 +24,7 @@ from gputop_train.script_command import (
     SEED,
     WARMUP,
     ScriptCommand,
+    completed_by,
     let_go_of_stdin,
     target_of,
 )
@@ -46,7 +47,7 @@ class _Trouble(click.ClickException):
 
 
 @click.command()
-@click.argument("runs", metavar="A B...", nargs=-1)
+@click.argument("runs", metavar="A B...", nargs=-1, shell_complete=completed_by("runs"))
 @click.option("--json", "json_path", metavar="FILE", help="Write it as JSON; - is stdout.")
 @click.option("--markdown", "markdown_path", metavar="FILE", help="As Markdown; - is stdout.")
 @click.option(
@@ -91,7 +92,7 @@ def compare(
 
 @contextlib.contextmanager
 def _side(run: str, run_root: str | None) -> Iterator[RunSide]:
-    from gputop_train.commands import _opened
+    from gputop_train.commands import opened
     from gputop_train.launch import attach, runfile
     from gputop_train.launch.runs import store_path
     from gputop_train.report import compare as comparing
@@ -101,7 +102,7 @@ def _side(run: str, run_root: str | None) -> Iterator[RunSide]:
     if run.endswith(".json"):
         yield comparing.side(_report_file(Path(run)), title=title)
         return
-    with _opened(run, run_root) as run_dir:
+    with opened(run, run_root) as run_dir:
         report = attach.report_of(run_dir)
         if not comparing.readable(report) or report is None:
             raise click.ClickException(

@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gputop_train import __version__
-from gputop_train.script_command import ASCII, OPTIONS_METAVAR, PYTHON, ScriptCommand, target_of
+from gputop_train.script_command import (
+    ASCII,
+    OPTIONS_METAVAR,
+    PYTHON,
+    ScriptCommand,
+    completed_by,
+    keeping,
+    look_of,
+    screen,
+    target_of,
+    valued_options,
+)
 
 if TYPE_CHECKING:
     from gputop_train.launch.options import Options, Target
@@ -38,6 +49,8 @@ class _LaunchCommand(click.Command):
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run ``gputop-train`` and exit; the entry point of the console script."""
     _open_standard_streams()
+    if asked := os.environ.get("_GPUTOP_TRAIN_COMPLETE"):
+        sys.exit(_complete(asked))
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         code = _dispatch(given)
@@ -67,6 +80,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(code)
 
 
+def _complete(asked: str) -> int:
+    """Answer the shell's question at a Tab; nothing that fails then may be seen."""
+    try:
+        from gputop_train import completion
+
+        return completion.answer(asked, launch_command, commands())
+    except Exception:
+        if os.environ.get("GPUTOP_DEBUG"):
+            raise
+        return 1
+
+
 def _dispatch(given: list[str]) -> int:
     if sys.platform != "linux":
         return _complain("gputop-train runs on Linux only. Run it on the machine that trains.", 1)
@@ -81,11 +106,18 @@ def _dispatch(given: list[str]) -> int:
 
 
 def _run(command: click.Command, given: list[str], called: str, target: Target | None) -> int:
+    from gputop_train.config import ConfigProblem, defaults
     from gputop_train.launch.options import UsageProblem
 
+    # Help is wanted most when something is wrong.
+    asks = not {"--help", "--version"}.isdisjoint(given)
+    names = frozenset(param.name or "" for param in command.params)
     try:
-        result = command.main(given, prog_name=called, standalone_mode=False, obj=target)
-    except UsageProblem as problem:
+        kept = {} if asks else defaults(names)
+        result = command.main(
+            given, prog_name=called, standalone_mode=False, obj=target, default_map=kept
+        )
+    except (ConfigProblem, UsageProblem) as problem:
         return _complain(str(problem), 2)
     return int(result or 0)
 
@@ -94,14 +126,8 @@ def _with_target(command: click.Command, given: list[str], called: str) -> int:
     """Run a command that launches something; from that on, nothing typed is ours."""
     from gputop_train.launch.options import UsageProblem, split_command_line
 
-    valued = {
-        name
-        for option in command.params
-        if isinstance(option, click.Option) and not option.is_flag and not option.is_eager
-        for name in option.opts
-    }
     try:
-        own, target = split_command_line(given, valued)
+        own, target = split_command_line(given, valued_options(command))
     except UsageProblem as problem:
         return _complain(str(problem), 2)
     return _run(command, own, called, target)
@@ -121,6 +147,7 @@ def _with_target(command: click.Command, given: list[str], called: str) -> int:
     "settings",
     multiple=True,
     metavar="KEY=VALUE",
+    shell_complete=completed_by("settings"),
     help="Change a setting without an edit, such as num_workers=4, num_workers@train.py:41=4 "
     "or compile=true (all of them: docs/settings.md).",
 )
@@ -136,11 +163,13 @@ def _with_target(command: click.Command, given: list[str], called: str) -> int:
     help="What watching may cost, in percent of a step.",
 )
 @ASCII
+@screen
+@keeping(hidden=True)
 @click.option("--no-env", is_flag=True, help="Do not set PYTHONUNBUFFERED and FORCE_COLOR.")
 @click.option(
-    "--no-burst",
-    is_flag=True,
-    help="No trace of three steps unless asked for (automatic only with TEARDOWN_CUPTI=1).",
+    "--burst/--no-burst",
+    default=True,
+    help="Whether three steps may be traced without being asked (only with TEARDOWN_CUPTI=1).",
 )
 @click.version_option(__version__, prog_name="gputop-train")
 @click.pass_context
@@ -170,7 +199,10 @@ def options_for(target: Target, given: Mapping[str, Any]) -> Options:
         overhead_budget_pct=given["overhead_budget"],
         ascii=given["ascii_only"],
         env_lines=not given["no_env"],
-        burst=not given["no_burst"],
+        burst=given["burst"],
+        keep_runs=given["keep_runs"],
+        keep_gb=given["keep_gb"],
+        look=look_of(given),
     )
 
 

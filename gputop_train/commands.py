@@ -14,12 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gputop_train import check_commands, trial_commands
-from gputop_train.cli import launch_command, options_for, run_front, wants_screen
-from gputop_train.script_command import ASCII
+from gputop_train import (
+    check_commands,
+    config_commands,
+    demo_commands,
+    trial_commands,
+)
+from gputop_train.cli import wants_screen
+from gputop_train.script_command import ASCII, completed_by, keeping, look_of, screen
 
 if TYPE_CHECKING:
     from gputop_train.launch.runs import RunInfo
+    from gputop_train.look import Look
 
 _ROOT_HELP = "Where runs are kept."
 
@@ -34,7 +40,7 @@ def _root(run_root: str | None) -> Path:
     return paths.run_root(run_root)
 
 
-def _find(run: str | None, run_root: str | None) -> Path:
+def find(run: str | None, run_root: str | None) -> Path:
     """Return the directory of a run named by id, prefix, name, PID or path."""
     from gputop_train.launch.attach import AttachError, resolve
 
@@ -47,10 +53,10 @@ def _find(run: str | None, run_root: str | None) -> Path:
 
 
 @contextlib.contextmanager
-def _opened(run: str, run_root: str | None) -> Iterator[Path]:
+def opened(run: str, run_root: str | None) -> Iterator[Path]:
     """Yield the directory of a run, or of a recording that was given as a file."""
     if not run.endswith(".zip"):
-        yield _find(run, run_root)
+        yield find(run, run_root)
         return
     from gputop_train.store.errors import RecordingError
     from gputop_train.store.recording import import_recording
@@ -64,7 +70,9 @@ def _opened(run: str, run_root: str | None) -> Iterator[Path]:
 
 
 @click.command()
-@click.argument("run", metavar="[RUN, TRIAL or PID]", required=False)
+@click.argument(
+    "run", metavar="[RUN, TRIAL or PID]", required=False, shell_complete=completed_by("runs")
+)
 @click.option(
     "--duration", type=click.FloatRange(min=0), metavar="S", help="Leave after S seconds."
 )
@@ -78,6 +86,7 @@ def _opened(run: str, run_root: str | None) -> Iterator[Path]:
 @click.option("--json", "json_path", metavar="FILE", help="Write the report; - is stdout.")
 @click.option("--run-root", metavar="DIR", help=_ROOT_HELP)
 @ASCII
+@screen
 def attach(
     run: str | None,
     duration: float | None,
@@ -86,6 +95,7 @@ def attach(
     json_path: str | None,
     run_root: str | None,
     ascii_only: bool,
+    **given: Any,
 ) -> int:
     """Join a running job, or a trial, again; the newest job when none is named."""
     from gputop_train.launch import attach as joining
@@ -94,9 +104,11 @@ def attach(
         from gputop_train import watch_commands
 
         if (trial := watch_commands.find_trial(run, _root(run_root))) is not None:
-            screen = wants_screen(no_tui=no_tui, json_path=json_path)
-            return watch_commands.watch(trial, screen=screen, ascii_only=ascii_only)
-    run_dir = _find(run, run_root)
+            shown = wants_screen(no_tui=no_tui, json_path=json_path)
+            return watch_commands.watch(
+                trial, screen=shown, ascii_only=ascii_only, look=look_of(given)
+            )
+    run_dir = find(run, run_root)
     if burst:
         from gputop_train.launch import bursting
 
@@ -113,7 +125,7 @@ def attach(
     from gputop_train.tui.app import run_live
 
     joining.ensure_supervised(run_dir)
-    result = run_live(run_dir, ascii=ascii_only)
+    result = run_live(run_dir, ascii=ascii_only, look=look_of(given))
     if result.action == "detached" and result.error is None:
         again = paths.come_back("attach", run_dir)
         _say(f"Detached; training goes on. Come back with: {again}")
@@ -123,10 +135,18 @@ def attach(
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--prune", is_flag=True, help="Remove old runs: the newest 50 or 5 GB stay.")
+@click.option("--prune", is_flag=True, help="Remove old runs.")
+@keeping()
 @click.option("--run-root", metavar="DIR", help=_ROOT_HELP)
 @ASCII
-def runs(as_json: bool, prune: bool, run_root: str | None, ascii_only: bool) -> int:
+def runs(
+    as_json: bool,
+    prune: bool,
+    keep_runs: int,
+    keep_gb: float,
+    run_root: str | None,
+    ascii_only: bool,
+) -> int:
     """List the runs of this user."""
     from gputop_train.launch import runs as listing
 
@@ -135,7 +155,7 @@ def runs(as_json: bool, prune: bool, run_root: str | None, ascii_only: bool) -> 
     if prune:
         from gputop_train.launch import housekeeping
 
-        pruned = housekeeping.prune(root)
+        pruned = housekeeping.prune(root, keep_runs=keep_runs, keep_bytes=int(keep_gb * 10**9))
         _say(f"removed {len(pruned.removed)} runs ({pruned.freed_bytes / 1e6:.0f} MB)")
     found = listing.list_runs(root)
     if as_json:
@@ -173,20 +193,22 @@ def _print_table(found: list[RunInfo], *, ascii_only: bool) -> None:
 
 
 @click.command()
-@click.argument("run", metavar="RUN")
+@click.argument("run", metavar="RUN", shell_complete=completed_by("runs"))
 @click.option("--run-root", metavar="DIR", help=_ROOT_HELP)
 @ASCII
-def replay(run: str, run_root: str | None, ascii_only: bool) -> int:
+@screen
+def replay(run: str, run_root: str | None, ascii_only: bool, **given: Any) -> int:
     """Play a run, or a recording (a .zip file), back with pause, seek and speed."""
-    with _opened(run, run_root) as run_dir:
-        return _replay(run_dir, recording=_recording(run), ascii_only=ascii_only)
+    with opened(run, run_root) as run_dir:
+        return play(run_dir, recording=_recording(run), ascii_only=ascii_only, look=look_of(given))
 
 
 def _recording(run: str) -> str | None:
     return run if run.endswith(".zip") else None
 
 
-def _replay(run_dir: Path, *, recording: str | None, ascii_only: bool) -> int:
+def play(run_dir: Path, *, recording: str | None, ascii_only: bool, look: Look) -> int:
+    """Play a run back on the screen."""
     from gputop_train.launch.ending import report_command
     from gputop_train.tui.app import run_replay
     from gputop_train.tui.terminal import can_run
@@ -198,11 +220,11 @@ def _replay(run_dir: Path, *, recording: str | None, ascii_only: bool) -> int:
         return 1
     # A recording is unpacked for the time of the replay; its pictures are to outlast that.
     pictures = Path.cwd() if recording is not None else None
-    return run_replay(run_dir, ascii=ascii_only, pictures=pictures).exit_code or 0
+    return run_replay(run_dir, ascii=ascii_only, look=look, pictures=pictures).exit_code or 0
 
 
 @click.command()
-@click.argument("run", metavar="RUN")
+@click.argument("run", metavar="RUN", shell_complete=completed_by("runs"))
 @click.option("--json", "json_path", metavar="FILE", help="Write the report; - is stdout.")
 @click.option("--lines", "lines", is_flag=True, help="Print what each line cost instead.")
 @click.option("--memory", "memory", is_flag=True, help="Print what held memory instead.")
@@ -224,18 +246,18 @@ def report(
         raise click.UsageError("--json writes the report; --lines, --memory and --diff only print.")
     if diff and (lines or memory):
         raise click.UsageError("--diff prints nothing but a diff: leave --lines and --memory out.")
-    with _opened(run, run_root) as run_dir:
+    with opened(run, run_root) as run_dir:
         if diff:
             from gputop_train import edit_commands
 
             return edit_commands.show_diff(run_dir, recording=run.endswith(".zip"))
         if lines or memory:
             return _report_detail(run_dir, lines=lines, memory=memory, ascii_only=ascii_only)
-        return _report(run_dir, json_path, recording=_recording(run), ascii_only=ascii_only)
+        return print_report(run_dir, json_path, recording=_recording(run), ascii_only=ascii_only)
 
 
 @click.command("apply")
-@click.argument("run", metavar="RUN")
+@click.argument("run", metavar="RUN", shell_complete=completed_by("runs"))
 @click.option(
     "--only", type=click.IntRange(min=1), metavar="N", help="The Nth piece of advice alone."
 )
@@ -247,11 +269,13 @@ def apply_(run: str, only: int | None, run_root: str | None, *, yes: bool) -> in
 
     if run.endswith(".zip"):
         raise click.UsageError("A recording is not tied to files here: name a run.")
-    return edit_commands.apply_advice(_find(run, run_root), only=only, yes=yes)
+    return edit_commands.apply_advice(find(run, run_root), only=only, yes=yes)
 
 
 @click.command()
-@click.argument("diagnosis", metavar="[ID]", required=False)
+@click.argument(
+    "diagnosis", metavar="[ID]", required=False, shell_complete=completed_by("diagnoses")
+)
 def explain(diagnosis: str | None) -> int:
     """Print what a diagnosis means, by which thresholds, and how it is mended."""
     from gputop_train.diagnose import pages
@@ -302,9 +326,10 @@ def _report_detail(run_dir: Path, *, lines: bool, memory: bool, ascii_only: bool
     return 0
 
 
-def _report(
+def print_report(
     run_dir: Path, json_path: str | None, *, recording: str | None, ascii_only: bool = False
 ) -> int:
+    """Print the summary of a run, or write its report."""
     from gputop_train import paths
     from gputop_train.launch import attach as joining
     from gputop_train.launch import ending
@@ -326,72 +351,8 @@ def _report(
     return 0
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
-@click.option("--replay", "recorded", is_flag=True, help="Play the bundled recording instead.")
-@click.argument("which", metavar="[NAME]", required=False)
-@click.argument("arguments", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
-def demo(recorded: bool, which: str | None, arguments: tuple[str, ...], **given: Any) -> int:
-    """Run a bundled demo, or play a recording of it; without NAME, list them."""
-    from gputop_train import demos_index
-
-    if which is None:
-        return _list_demos()
-    try:
-        script = demos_index.path(which)
-    except demos_index.DemoError as problem:
-        raise click.UsageError(str(problem)) from None
-    if recorded or arguments == ("--replay",):
-        return _replay_demo(which, ascii_only=given["ascii_only"])
-    from gputop_train.launch.interpreter import CommandProblem, interpreter_with_torch
-    from gputop_train.launch.options import Target
-
-    target = Target("script", (str(script), *arguments))
-    try:
-        python = interpreter_with_torch(given["python"], os.environ)
-    except CommandProblem as problem:
-        _say(f"{problem} Or watch a recording: gputop-train demo --replay {which}")
-        return problem.code
-    return run_front(options_for(target, {**given, "python": python}))
-
-
-def _list_demos() -> int:
-    from gputop_train import demos_index
-
-    for demo in demos_index.DEMOS:
-        click.echo(f"{demo.name:<14} {demo.description}")
-    click.echo("\nRun one: gputop-train demo starved")
-    return 0
-
-
-def _replay_demo(name: str, *, ascii_only: bool) -> int:
-    from gputop_train import demos_index
-
-    recording = demos_index.recording(name)
-    if recording is None:
-        raise click.ClickException(
-            f"There is no recording of {name} in this release. Run it: gputop-train demo {name}"
-        )
-    return _replay_file(str(recording), ascii_only=ascii_only)
-
-
-def _replay_file(recording: str, *, ascii_only: bool) -> int:
-    """Play a recording; without a screen, print what it came to."""
-    from gputop_train.tui.terminal import can_run
-
-    with _opened(recording, None) as run_dir:
-        if can_run() is not None:
-            return _report(run_dir, None, recording=recording)
-        return _replay(run_dir, recording=recording, ascii_only=ascii_only)
-
-
-# The demo is a launch like any other, so it takes the same options.
-demo.params[1:1] = [
-    option
-    for option in launch_command.params
-    if isinstance(option, click.Option) and not option.is_eager
-]
-
 COMMANDS: dict[str, click.Command] = {
-    command.name or "": command for command in (attach, runs, replay, report, apply_, explain, demo)
+    command.name or "": command for command in (attach, runs, replay, report, apply_, explain)
 }
-COMMANDS |= trial_commands.COMMANDS | check_commands.COMMANDS
+COMMANDS |= demo_commands.COMMANDS | trial_commands.COMMANDS | check_commands.COMMANDS
+COMMANDS |= config_commands.COMMANDS

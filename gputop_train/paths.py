@@ -15,7 +15,7 @@ import os
 import shlex
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -130,6 +130,22 @@ def run_root(override: str | os.PathLike[str] | None = None) -> Path:
     if not state.is_absolute() or str(state).startswith("~"):
         state = Path("/var/tmp") / _own_name()
     return state / "runs"
+
+
+def config_file(environ: Mapping[str, str] | None = None) -> Path | None:
+    """Return where the config file is, there or not; ``None`` where there is to be none.
+
+    ``$GPUTOP_CONFIG`` names another one, empty means none; else
+    ``$XDG_CONFIG_HOME/gputop-train/config.toml``.
+    """
+    env = os.environ if environ is None else environ
+    named = env.get("GPUTOP_CONFIG")
+    if named is not None:
+        return Path(os.path.abspath(named)) if named.strip() else None  # noqa: PTH100
+    # As in `run_root`: a relative one is to be ignored.
+    home = env.get("XDG_CONFIG_HOME", "").strip()
+    base = home if os.path.isabs(home) else os.path.expanduser("~/.config")  # noqa: PTH111, PTH117
+    return Path(base) / "gputop-train" / "config.toml" if os.path.isabs(base) else None  # noqa: PTH117
 
 
 def come_back(verb: str, run_dir: Path | None = None, *, root: Path | None = None) -> str:

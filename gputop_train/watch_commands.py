@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from gputop_train.launch import again
+from gputop_train.look import Look
 from gputop_train.trial import store
 
 
@@ -22,7 +23,7 @@ def find_trial(name: str, root: Path) -> Path | None:
     return chosen[0].trial_dir if len(chosen) == 1 else None
 
 
-def watch(trial_dir: Path, *, screen: bool, ascii_only: bool) -> int:
+def watch(trial_dir: Path, *, screen: bool, ascii_only: bool, look: Look) -> int:
     """Show a trial until it is left; without a screen, print how it stands.
 
     Returns:
@@ -32,7 +33,7 @@ def watch(trial_dir: Path, *, screen: bool, ascii_only: bool) -> int:
         return _print(trial_dir, ascii_only=ascii_only)
     from gputop_train.tui.app import run_trial
 
-    result = run_trial(trial_dir, ascii=ascii_only)
+    result = run_trial(trial_dir, ascii=ascii_only, look=look)
     if result.settings:
         given = [again.typed(setting) for setting in result.settings]
         line = keep(store.read(trial_dir) or {}, given)

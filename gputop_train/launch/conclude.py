@@ -87,8 +87,17 @@ def conclude(run_dir: Path, run: Mapping[str, Any], pipeline: Pipeline) -> Concl
         guard.run("store", pipeline.writer.close)
     guard.run("store copy", lambda: _bring_home(store, run_dir))
     guard.run("ring directory", lambda: remove_ring_dir(run))
-    guard.run("housekeeping", lambda: housekeeping.prune(run_dir.parent))
+    guard.run("housekeeping", lambda: _prune(run_dir.parent, run))
     return Conclusion(report, problem)
+
+
+def _prune(root: Path, run: Mapping[str, Any]) -> None:
+    keep = (run.get("options") or {}).get("keep") or {}
+    housekeeping.prune(
+        root,
+        keep_runs=keep.get("runs", housekeeping.KEEP_RUNS),
+        keep_bytes=int(keep.get("gb", housekeeping.KEEP_BYTES / 10**9) * 10**9),
+    )
 
 
 def _report(

@@ -255,6 +255,7 @@ class _Screen(_Front):
             result = app.run_live(
                 self.launched.run_dir,
                 ascii=self.options.ascii,
+                look=self.options.look,
                 rerun=True,
                 start_trial=partial(self._start_trial, log),
             )

@@ -8,8 +8,10 @@ back as the same bytes.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from gputop_train.look import Look
 
 Mode = Literal["script", "module", "command"]
 SettingValue = int | float | bool | str | None
@@ -111,6 +113,9 @@ class Options:
         env_lines: Whether to add the environment lines that keep progress bars and colour alive.
         trial: What makes this launch a leg of a trial; ``None`` for a run of its own.
         compared_with: Id of the run that this one repeats with other settings.
+        keep_runs: How many runs stay when this one has ended; see `housekeeping.surplus`.
+        keep_gb: What they may take together.
+        look: How the screen is to look.
     """
 
     target: Target
@@ -127,6 +132,9 @@ class Options:
     burst: bool = True
     trial: TrialLeg | None = None
     compared_with: str | None = None
+    keep_runs: int = 50
+    keep_gb: float = 5.0
+    look: Look = field(default_factory=Look)
 
 
 #: What-ifs, each with the value it takes when none is given.

@@ -217,6 +217,7 @@ def _describe(run_dir: Path, ring_dir: Path, options: Options, command: Command)
             "overhead_budget": options.overhead_budget_pct,
             "tui": options.tui,
             "burst": options.burst,
+            "keep": {"runs": options.keep_runs, "gb": options.keep_gb},
         },
         "compared_with": options.compared_with,
         "attempt": 1,

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from gputop_train import paths
 from gputop_train.launch.runfile import read_json
-from gputop_train.tui import terminal
+from gputop_train.look import Look
+from gputop_train.tui import terminal, themes
 from gputop_train.tui.application import GputopApp
 from gputop_train.tui.base import BaseApp
 from gputop_train.tui.control import request_stop
@@ -35,7 +36,8 @@ def _crash_report(error: BaseException, run_dir: Path, again: str) -> str:
     )
 
 
-def _run(app: BaseApp, run_dir: Path, *, replay: bool, again: str) -> TuiResult:
+def _run(app: BaseApp, run_dir: Path, look: Look, *, replay: bool, again: str) -> TuiResult:
+    app.theme = themes.chosen(look.theme)
     signalled: list[int] = []
 
     def leave(code: int) -> None:
@@ -44,7 +46,7 @@ def _run(app: BaseApp, run_dir: Path, *, replay: bool, again: str) -> TuiResult:
 
     try:
         with terminal.Guard(leave):
-            result = app.run(mouse=False)
+            result = app.run(mouse=look.mouse)
     except KeyboardInterrupt:
         return TuiResult("detached", 130)
     except Exception as error:
@@ -63,6 +65,7 @@ def run_live(
     run_dir: Path | str,
     *,
     ascii: bool = False,
+    look: Look | None = None,
     rerun: bool = False,
     start_trial: Callable[[Sequence[str]], Path] | None = None,
 ) -> TuiResult:
@@ -71,15 +74,17 @@ def run_live(
     Args:
         run_dir: The run's directory.
         ascii: Draw with plain ASCII; chosen by itself where the terminal needs it.
+        look: The rest of how it looks.
         rerun: Whether the caller runs the script again when the result says so.
         start_trial: As in `Doors`.
     """
-    path = Path(run_dir)
+    path, look = Path(run_dir), look or Look()
     app = GputopApp(
         LiveSource(path),
         run_dir=path,
         ascii=ascii or terminal.needs_ascii(),
-        hz=terminal.repaint_hz(),
+        hz=look.hz or terminal.repaint_hz(),
+        window_s=look.window_s,
         stop=lambda: request_stop(path),
         come_back=paths.come_back("attach", path),
         doors=Doors(
@@ -89,13 +94,14 @@ def run_live(
             start_trial=start_trial,
         ),
     )
-    return _run(app, path, replay=False, again=paths.come_back("attach", path))
+    return _run(app, path, look, replay=False, again=paths.come_back("attach", path))
 
 
 def run_replay(
     run_dir: Path | str,
     *,
     ascii: bool = False,
+    look: Look | None = None,
     speed: float | None = None,
     pictures: Path | None = None,
 ) -> TuiResult:
@@ -104,10 +110,11 @@ def run_replay(
     Args:
         run_dir: The run's directory.
         ascii: Draw with plain ASCII; chosen by itself where the terminal needs it.
+        look: The rest of how it looks.
         speed: Seconds of the run per second; ``None`` shows all of it in about half a minute.
         pictures: Where screenshots go when ``run_dir`` is about to be removed again.
     """
-    path = Path(run_dir)
+    path, look = Path(run_dir), look or Look()
     source = ReplaySource(path, speed=speed)
     app = GputopApp(
         source,
@@ -115,7 +122,8 @@ def run_replay(
         pictures=pictures,
         replay=source,
         ascii=ascii or terminal.needs_ascii(),
-        hz=terminal.repaint_hz(),
+        hz=look.hz or terminal.repaint_hz(),
+        window_s=look.window_s,
         doors=Doors(
             read_json(path / "run.json") or {},
             # A recording is unpacked by itself; there is nothing beside it.
@@ -123,19 +131,20 @@ def run_replay(
             why_not="A replay starts nothing.",
         ),
     )
-    return _run(app, path, replay=True, again=paths.come_back("replay", path))
+    return _run(app, path, look, replay=True, again=paths.come_back("replay", path))
 
 
-def run_trial(trial_dir: Path, *, ascii: bool = False) -> TuiResult:
+def run_trial(trial_dir: Path, *, ascii: bool = False, look: Look | None = None) -> TuiResult:
     """Show a trial until the person leaves; the result names the settings to keep, if any.
 
     Args:
         trial_dir: The trial's directory.
         ascii: Draw with plain ASCII; chosen by itself where the terminal needs it.
+        look: The rest of how it looks.
     """
     app = TrialApp(trial_dir, ascii=ascii or terminal.needs_ascii())
     again = paths.come_back("attach", trial_dir, root=trial_dir.parent.parent)
-    return _run(app, trial_dir, replay=False, again=again)
+    return _run(app, trial_dir, look or Look(), replay=False, again=again)
 
 
 __all__ = ["GputopApp", "TuiResult", "can_run", "run_live", "run_replay", "run_trial"]

@@ -18,6 +18,7 @@ from textual.binding import Binding, BindingType
 from textual.events import Resize
 from textual.screen import Screen
 
+from gputop_train.look import WINDOWS
 from gputop_train.tui import pages, terminal
 from gputop_train.tui.doors import Doors
 from gputop_train.tui.feed import Feed
@@ -35,8 +36,6 @@ from gputop_train.tui.text import duration
 from gputop_train.tui.widgets.timechart import plot_columns
 from gputop_train.tui.widgets.verdict import advice_block
 
-#: Widths of the time axis, in seconds.
-WINDOWS = (15, 30, 60, 120, 300, 900, 3600)
 LOG_LINES = 400
 
 
@@ -51,6 +50,7 @@ class GputopApp(PagedApp):
         replay: Controls of a replay; ``None`` for a live run.
         ascii: Draw with plain ASCII.
         hz: Snapshots a second.
+        window_s: Width of the time axis at first, one of `WINDOWS`.
         stop: Asks for the script to be stopped; gives why that failed, or ``None``.
         come_back: The command that opens this screen again after detaching.
         doors: What else can be started from here.
@@ -80,6 +80,7 @@ class GputopApp(PagedApp):
         replay: ReplayControls | None = None,
         ascii: bool = False,
         hz: float = terminal.LOCAL_HZ,
+        window_s: int = 60,
         stop: Callable[[], str | None] | None = None,
         come_back: str = "gputop-train attach",
         doors: Doors | None = None,
@@ -91,7 +92,7 @@ class GputopApp(PagedApp):
         self._stop = stop
         self._come_back = come_back
         self._stopping = False
-        self._window = WINDOWS.index(60)
+        self._window = WINDOWS.index(window_s)
         self._width = 0
         self._feed = Feed(
             source,

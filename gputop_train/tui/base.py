@@ -12,7 +12,6 @@ from rich.style import Style
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.filter import LineFilter, NoColor
-from textual.theme import Theme
 
 from gputop_train.tui.files import write_private
 from gputop_train.tui.messages import LeaveNow
@@ -20,35 +19,10 @@ from gputop_train.tui.paint import ASCII, UNICODE
 from gputop_train.tui.palette import palette
 from gputop_train.tui.picture import portable
 from gputop_train.tui.result import TuiResult
+from gputop_train.tui.themes import THEMES
 
 #: Seconds an answer to a key press stays.
 SAY_S = 5.0
-
-_THEMES = (
-    Theme(
-        "gputop-dark",
-        primary="#6cb2eb",
-        warning="#e3a844",
-        error="#f0705c",
-        success="#63c088",
-        foreground="#c9d1d9",
-        background="#0e1217",
-        surface="#161c24",
-        panel="#1d2530",
-    ),
-    Theme(
-        "gputop-light",
-        primary="#0b62b3",
-        warning="#9a6200",
-        error="#c0301c",
-        success="#1a7f43",
-        foreground="#24292f",
-        background="#fbfcfd",
-        surface="#eef1f4",
-        panel="#e3e8ed",
-        dark=False,
-    ),
-)
 
 
 class BaseApp(App[TuiResult]):
@@ -70,9 +44,9 @@ class BaseApp(App[TuiResult]):
         super().__init__()
         self.animation_level = "none"
         self.glyphs = ASCII if ascii else UNICODE
-        for theme in _THEMES:
+        for theme in THEMES:
             self.register_theme(theme)
-        self.theme = _THEMES[0].name
+        self.theme = THEMES[0].name
         self.crash: BaseException | None = None
         self._plain = [NoColor()] if self.no_color else []
         self._says = 0
@@ -82,7 +56,7 @@ class BaseApp(App[TuiResult]):
     @property
     def inks(self) -> Mapping[str, Style]:
         """Colours by ink, of the theme in use."""
-        return palette(dark=self.current_theme.dark)
+        return palette(self.theme)
 
     def get_line_filters(self) -> Iterable[LineFilter]:  # type: ignore[override]
         """With NO_COLOR nothing is coloured at all; Textual alone would draw in greys."""

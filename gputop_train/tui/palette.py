@@ -1,4 +1,4 @@
-"""Inks to colours, for dark and light terminals.
+"""Inks to colours, for each theme.
 
 Blue tones are work of the training itself, warm tones are time lost, so the screen can be read by
 temperature. Every colour has a second carrier (a word, a glyph or a position).
@@ -73,6 +73,82 @@ _LIGHT = {
 }
 
 
-def palette(*, dark: bool) -> Mapping[str, Style]:
+# Only what every terminal has, in the colours its owner gave them, on whatever background there is:
+# so no white, no black, and plain text in the terminal's own colour. Yellow and bright colours are
+# the ones that differ most between schemes; nothing rests on telling them apart.
+_ANSI = {
+    "text": "default",
+    "strong": "bold default",
+    "muted": "default",
+    "faint": "dim default",
+    "good": "green",
+    "warn": "bold yellow",
+    "critical": "bold red",
+    "info": "cyan",
+    "key": "bold cyan",
+    "gpu": "cyan",
+    "gpu_band": "dim cyan",
+    "cpu": "bright_blue",
+    "cpu_band": "dim bright_blue",
+    "data_wait": "yellow",
+    "h2d": "magenta",
+    "forward": "bright_blue",
+    "backward": "blue",
+    "optimizer": "cyan",
+    "gpu_wait": "bright_cyan",
+    "sync": "red",
+    "comm": "bright_magenta",
+    "checkpoint": "bright_yellow",
+    "eval": "green",
+    "logging": "bright_red",
+    "gc": "red",
+    "compile": "magenta",
+    "restart": "bright_green",
+    "other": "dim default",
+}
+
+# On black, with at least 7:1 for everything that is read (WCAG 2.2, success criterion 1.4.6).
+_HIGH_CONTRAST = {
+    "text": "#ffffff",
+    "strong": "bold #ffffff",
+    "muted": "#d8d8d8",
+    "faint": "#a0a0a0",
+    "good": "#4dff88",
+    "warn": "bold #ffd000",
+    "critical": "bold #ff8a80",
+    "info": "#7fd4ff",
+    "key": "bold #ffff66",
+    "gpu": "#40e0d0",
+    "gpu_band": "#2aa198",
+    "cpu": "#7fb8ff",
+    "cpu_band": "#5a8fd6",
+    "data_wait": "#ff9d3c",
+    "h2d": "#ff9df5",
+    "forward": "#7fd4ff",
+    "backward": "#70a8ff",
+    "optimizer": "#b8d4ff",
+    "gpu_wait": "#40e0d0",
+    "sync": "#ff8a80",
+    "comm": "#cda8ff",
+    "checkpoint": "#ffe45c",
+    "eval": "#8fffb0",
+    "logging": "#ffc48a",
+    "gc": "#e0b090",
+    "compile": "#c0b8ff",
+    "restart": "#d8d8d8",
+    "other": "#c0c0c0",
+}
+
+#: Inks by theme; ``high-contrast`` and the like are what ``--theme`` takes.
+PALETTES: Mapping[str, Mapping[str, str]] = {
+    "dark": _DARK,
+    "light": _LIGHT,
+    "ansi": _ANSI,
+    "high-contrast": _HIGH_CONTRAST,
+}
+
+
+def palette(theme: str) -> Mapping[str, Style]:
     """Styles by ink. Unknown inks are drawn as plain text by the caller."""
-    return {ink: Style.parse(spec) for ink, spec in (_DARK if dark else _LIGHT).items()}
+    inks = PALETTES.get(theme, _DARK)
+    return {ink: Style.parse(spec) for ink, spec in inks.items()}

@@ -238,7 +238,7 @@ async def test_another_theme_brings_its_own_colours() -> None:
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         dark = dict(app.query_one(Header).inks)
-        app.theme = "gputop-light"
+        app.theme = "light"
         await until(pilot, lambda: dict(app.query_one(Header).inks) != dark)
         assert app.query_one(Header).inks.keys() == dark.keys()
         assert any("STARVED" in line for line in lines(app))

@@ -174,7 +174,7 @@ async def test_another_theme_reaches_pages_that_were_not_in_front() -> None:
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         await pilot.press("2", "1")
-        app.theme = "gputop-light"
+        app.theme = "light"
         await pilot.pause()
         await pilot.press("2")
         page = app.front
