@@ -49,7 +49,7 @@ _COLUMNS = 100
     "what_ifs",
     multiple=True,
     metavar="K[=N]",
-    help="A candidate that falsifies training to learn from it: replay_batch, "
+    help="A candidate that falsifies training to learn from it: replay_batch, sync_every, "
     "skip_checkpoint, no_eval.",
 )
 @click.option(

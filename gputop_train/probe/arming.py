@@ -235,6 +235,8 @@ def place_cuda_hooks() -> None:
     if S.gpu is not None or not torch.cuda.is_initialized():
         return
     _try("sync", transfer.place, torch)
+    if S.trial is not None:
+        _try("trial", S.trial.on_cuda, torch)
     _try("gpu_events", _watch_gpu)
 
 

@@ -28,7 +28,7 @@ _NOT_MET = {
     "expandable_segments": "no GPU was used",
     "omp_threads": "torch was not imported",
     "replay_batch": "nothing was met that could be replayed",
-    "sync_every": "leaving reads out is not built yet; nothing was changed",
+    "sync_every": "no read of a GPU value was seen",
     "skip_checkpoint": "nothing was saved",
     "no_eval": "no evaluation was seen",
 }
@@ -66,7 +66,10 @@ def outcomes(
     for label in run.get("what_if") or ():
         key, given, value = str(label).partition("=")
         number: Any = int(value) if value.isdigit() else True if not given else value
-        found.append({**_outcome(key, number, tried, True, built), "setting": f"what_if:{key}"})
+        outcome = _outcome(key, number, tried, True, built)
+        if outcome["status"] == APPLIED and (apart := _apart(tried or [], key, number)):
+            outcome["why"] = "; ".join(filter(None, [outcome["why"], apart]))
+        found.append({**outcome, "setting": f"what_if:{key}"})
     return found
 
 
@@ -127,6 +130,14 @@ def _outcome(
         "why": "; ".join(reasons) or (None if status == APPLIED else _UNKNOWN),
         "changes_results": changing and status in (APPLIED, INCONCLUSIVE),
     }
+
+
+def _apart(rows: list[Mapping[str, Any]], key: str, value: Any) -> str:
+    """Where a what-if that was applied at some places was refused at others, and why."""
+    mine = [row for row in rows if _concerns(key, value, row) and row.get("status") == REFUSED]
+    told = _distinct(f"at {row['place']}: {row.get('why')}" for row in mine if row.get("place"))
+    more = [f"and at {len(told) - MAX_PLACES} more"] if len(told) > MAX_PLACES else []
+    return "; ".join(["not " + told[0], *told[1:MAX_PLACES], *more]) if told else ""
 
 
 def _not_met(label: str, built: list[str]) -> str:

@@ -6,28 +6,12 @@ from pathlib import Path
 
 from gputop_train.collect.ring_reader import Ring
 from gputop_train.collect.timeline import Timeline
+from tests.gpu_standin import CUDA
 from tests.probe_support import deploy, run
 
-STAND_IN = """
-import time, torch
-class Stream:
-    device_index = cuda_stream = 0
-    def query(self): return True
-    def synchronize(self): pass
-class Event:
-    def __init__(self, enable_timing=False): self.t = 0
-    def record(self, stream=None): self.t = time.monotonic_ns()
-    def query(self): return True
-    def elapsed_time(self, other): return (other.t - self.t) / 1e6
-    def synchronize(self): pass
-torch.cuda.is_initialized = lambda: True
-torch.cuda.Event, torch.cuda.Stream = Event, Stream
-torch.cuda.current_stream = lambda *a: Stream()
-torch.cuda.is_current_stream_capturing = lambda: False
-torch.cuda.current_device = lambda: 0
-torch._C._cuda_getCurrentRawStream = lambda device: 0
-torch._C._cuda_synchronize = lambda *a: None
-torch._C._cuda_memoryStats = lambda device: {}
+STAND_IN = (
+    CUDA
+    + """
 from torch.utils.data import DataLoader
 m = torch.nn.Linear(4, 1); o = torch.optim.SGD(m.parameters(), 0.1)
 x, end = torch.ones(2, 4), time.time() + 3
@@ -35,6 +19,7 @@ while time.time() < end:
     for _ in DataLoader(range(200), batch_size=None):
         o.zero_grad(); m(x).sum().backward(); o.step(); Stream().synchronize()
 """
+)
 
 
 def test_short_steps_with_events_are_recorded_without_one_error(tmp_path: Path) -> None:

@@ -109,4 +109,4 @@ def test_evaluations_are_cut_and_checkpoints_skipped_and_the_script_finds_its_fi
     assert row(said, "no_eval")["status"] == "applied"
     assert row(said, "skip_checkpoint")["status"] == "applied"
     told = row(said, "sync_every")
-    assert told["status"] == "refused" and "not built" in told["why"]
+    assert told["status"] == "no effect" and "no GPU was used" in told["why"]

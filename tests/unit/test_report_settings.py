@@ -73,6 +73,23 @@ def test_a_what_if_is_a_setting_of_its_own_name(label, value, status, shown):
     assert settings.mark(found) == shown
 
 
+def test_a_what_if_that_was_applied_tells_where_it_was_not():
+    told = {"key": "sync_every", "value": 10}
+    rows = [
+        {**told, "place": "a.py:3", "status": "applied", "why": ".item() is real 1 time in 10"},
+        *(
+            {**told, "place": f"a.py:{n}", "status": "refused", "why": f"why {n}"}
+            for n in range(4, 10)
+        ),
+    ]
+    (found,) = settings.outcomes({"what_if": ["sync_every=10"]}, [{"what_if": rows}])
+    assert (found["status"], found["where"]) == ("applied", ["a.py:3"])
+    assert found["why"] == (
+        ".item() is real 1 time in 10; not at a.py:4: why 4; at a.py:5: why 5; "
+        "at a.py:6: why 6; at a.py:7: why 7; and at 2 more"
+    )
+
+
 @pytest.mark.parametrize(
     ("label", "rows"),
     [

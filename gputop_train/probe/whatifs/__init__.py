@@ -38,13 +38,22 @@ class Leg:
         self.losses = losses.Losses(self.warmup)
         self.feeding = feeding.Feeding()
         self.loaders: Any = None
+        self.calls: Any = None  # batches that come from no DataLoader, where they are replayed
+        self.reads: Any = None  # once there is a GPU
         self._pid = os.getpid()
 
     def place(self, torch: Any) -> None:
         """Seed, and hook what this leg's what-ifs need."""
         _each("seed", seed.plant, torch, self.seed)
         _each("losses", self.losses.place, torch)
-        _each("backward", feeding.place, torch, self.feeding, [self.losses.note])
+        listeners = [self.losses.note]
+        if "replay_batch" in self.asked:
+            from . import calls, streams
+
+            self.calls = calls.Calls(self)
+            listeners.append(self.calls.listen)
+            _each("streams", streams.place, torch, self.calls)
+        _each("backward", feeding.place, torch, self.feeding, listeners)
         if "replay_batch" in self.asked or "no_eval" in self.asked:
             from . import passes
 
@@ -52,6 +61,13 @@ class Leg:
         if "skip_checkpoint" in self.asked:
             _each("skip_checkpoint", skip_save.place, torch, self)
         _watch(WATCHED)
+
+    def on_cuda(self, torch: Any) -> None:
+        """CUDA is in use: hook its reads, above the probe's own hooks."""
+        if "sync_every" in self.asked and self.reads is None:
+            from . import reads
+
+            self.reads = reads.place(torch, self)
 
     def on_import(self, name: str, module: Any) -> None:
         """A watched module has just been imported."""
@@ -70,13 +86,19 @@ class Leg:
         told = self.losses.report()
         if told["finite"] is False:
             self.outcomes.spoilt = "a loss was NaN or infinite"
+        if self.calls is not None:
+            self.calls.report()
         self._say_what_was_not_met()
         return {"what_if": self.outcomes.report(), "losses": told}
 
     def _say_what_was_not_met(self) -> None:
         unmet = self.outcomes.unmet
         unmet["replay_batch"] = "no source of batches that could be replayed fed the training"
-        unmet["sync_every"] = "leaving reads out is not built yet; nothing was changed"
+        unmet["sync_every"] = (
+            self.reads.not_met()
+            if self.reads is not None
+            else "no GPU was used, so there was no read to leave out"
+        )
         unmet["no_eval"] = (
             "an evaluation was seen, but its batches come from no DataLoader"
             if self.feeding.evaluations
@@ -86,6 +108,8 @@ class Leg:
     def at_exit(self) -> None:
         """The process ends: what the script died of spoils what it showed."""
         self.losses.collect()
+        if self.calls is not None:
+            self.calls.at_exit()
         error = getattr(sys, "last_value", None)
         if error is not None and not isinstance(error, (KeyboardInterrupt, SystemExit)):
             self.outcomes.spoilt = "the script ended with %s" % type(error).__name__

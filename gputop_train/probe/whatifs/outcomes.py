@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 APPLIED, REFUSED, INCONCLUSIVE = "applied", "refused", "inconclusive"
+#: What-ifs whose having met nothing is no refusal.
+_WITHOUT_EFFECT = frozenset(("sync_every",))
 MAX_ROWS = 48
 MAX_WHY = 240
 
@@ -45,6 +47,10 @@ class Outcomes:
         if row is not None:
             row["count"] += more
 
+    def met(self, key: str) -> bool:
+        """Whether anything was told of a what-if."""
+        return any(known == key for known, _ in list(self._rows))
+
     def report(self) -> list[dict[str, Any]]:
         """For the snapshot: at least one row for each what-if that was asked for."""
         rows = [dict(row) for row in list(self._rows.values())]
@@ -53,7 +59,8 @@ class Outcomes:
             if key not in met:
                 why = self.unmet.get(key, "")
                 told = {"key": key, "value": value, "place": None, "count": 0}
-                rows.append({**told, "status": REFUSED, "why": why})
+                status = "no effect" if key in _WITHOUT_EFFECT else REFUSED
+                rows.append({**told, "status": status, "why": why})
         if self.spoilt:
             for row in rows:
                 if row["status"] == APPLIED:
