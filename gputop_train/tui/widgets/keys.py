@@ -58,14 +58,15 @@ def keys_row(
     everywhere = REPLAY if snap.replay is not None else LIVE
     turn = ((f"{pages[0][0]}-{pages[-1][0]}", "pages"),) if len(pages) > 1 else ()
     spans: list[Span] = []
-    room = width
+    room = width + 1  # no blank is needed after the last
     for key, meaning in (*everywhere[:2], *own, *turn, *everywhere[2:]):
-        lead = "  " if spans else " "
-        need = len(lead) + len(key) + 1 + len(meaning)
+        need = len(key) + len(meaning) + 3
         if need > room:
             break
         room -= need
-        spans += [(f"{lead}{key}", "key"), (f" {meaning}", "muted")]
+        spans += [(f" {key}", "key"), (f" {meaning} ", "muted")]
+    if spans:
+        spans[-1] = (spans[-1][0].rstrip(), "muted")
     return fit(spans, width, glyphs)
 
 

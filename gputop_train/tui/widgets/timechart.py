@@ -1,19 +1,47 @@
-"""The device over time: a filled chart on a fixed 0 to 100 axis, and the shared time axis."""
+"""`TimeChart`, the one chart of quantities over time, and the time axis all panels share.
+
+A page says what to draw as a `plot.Plot`, made from the snapshot by a pure function::
+
+    def held(snapshot: Snapshot) -> Plot | None:
+        page = snapshot.memory_page
+        if page is None:
+            return None
+        return Plot(
+            "GPU memory", snapshot.axis,
+            (Curve("reserved", page.reserved, "gpu", kind="area"),
+             Curve("allocated", page.allocated, "info")),
+            top=page.total, unit="bytes", limit=page.total,
+            facts=("peak 61.3 GiB",), marks=snapshot.marks, now_s=past(snapshot),
+        )
+
+    chart = TimeChart(held, id="held")   # a Panel: chart.show(snapshot), chart.restyle(...)
+
+``values`` hold one value per bin of the snapshot's axis (or two: braille has two dots a cell), the
+newest last, ``None`` where nothing was measured; `plot_columns` says how many bins a width has.
+At 4 rows or more there are a title, the plot and the time axis; below that the title and, with 2
+or 3 rows, a strip of the first curve. `plot_rows` is the same without a widget.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from gputop_train.tui import series
-from gputop_train.tui.paint import Glyphs, Row, Span, fit, level, spread
-from gputop_train.tui.snapshot import Chart, Series, Snapshot
+from gputop_train.tui.paint import Glyphs, Row, Span, fit, level, spread, width_of
+from gputop_train.tui.plot import Canvas, Curve, Plot, Values, letters, newest, scale_label
+from gputop_train.tui.snapshot import Snapshot
 from gputop_train.tui.text import duration
 from gputop_train.tui.widgets.panel import Panel
 
 #: Cells left of the first bin, in the chart and in the lanes under it: one time axis for both.
 GUTTER = 18
-#: Cells right of the last bin.
+#: Cells right of the last bin; the letters of lines stand there.
 MARGIN = 1
+#: Distances of the labels on the time axis, in seconds, and the cells a label wants for itself.
+STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 43_200, 86_400)
+LABEL_CELLS = 18
 
 
 def plot_columns(width: int) -> int:
@@ -21,130 +49,143 @@ def plot_columns(width: int) -> int:
     return max(1, width - GUTTER - MARGIN)
 
 
-def chart_rows(snap: Snapshot, width: int, height: int, glyphs: Glyphs) -> list[Row]:
-    """Title, plot, a second series where there is room, and the time axis with its marks."""
-    chart = snap.chart
-    if chart is None:
-        return [((" no device readings yet", "muted"),)]
+def past(snap: Snapshot) -> float | None:
+    """`Plot.now_s` of a snapshot: ``None`` while the run is live."""
+    live = snap.state in ("starting", "live", "stopping") or snap.elapsed_s is None
+    return None if live else snap.elapsed_s
+
+
+# The chart
+
+
+def plot_rows(plot: Plot, width: int, height: int, glyphs: Glyphs) -> list[Row]:
+    """Title, plot, a lane where there is room, and the time axis with its marks."""
+    rows = [_title(plot, width, glyphs)]
     if height < 4:
-        return [_title(snap, chart, width, glyphs)]
-    line = [lane_row(chart.line, width, glyphs)] if chart.line is not None and height >= 8 else []
-    plot = height - 2 - len(line)
-    rows = [_title(snap, chart, width, glyphs)]
-    rows += _plot(chart, width, plot, glyphs)
-    rows += line
-    rows.append(axis_row(snap, width, glyphs))
-    return rows
-
-
-def lane_row(line: Series, width: int, glyphs: Glyphs) -> Row:
-    """A series of percents in one row, on the same time axis."""
-    columns = plot_columns(width)
-    cells = "".join(
-        " " if value is None else level(value / 100, glyphs.lane)
-        for value in _last(line.mean, columns)
-    )
-    average = line.average if line.average is not None else series.average(line.mean)
-    mean = f"{average:.0f}%" if average is not None else ""
-    head: list[Span] = [
-        (f" {line.name:<11}", "gpu"),
-        (f"{mean:>5}", "text"),
-        (glyphs.edge, "muted"),
+        return [*rows, *_strip(plot, width, glyphs)] if height > 1 and plot.curves else rows
+    lane = [lane_row(plot.lane, width, glyphs)] if plot.lane is not None and height >= 8 else []
+    return [
+        *rows,
+        *_body(plot, width, height - 2 - len(lane), glyphs),
+        *lane,
+        axis_row(plot, width, glyphs),
     ]
-    return fit([*head, (cells, "gpu")], width, glyphs)
 
 
-def _title(snap: Snapshot, chart: Chart, width: int, glyphs: Glyphs) -> Row:
+def _title(plot: Plot, width: int, glyphs: Glyphs) -> Row:
+    left: list[Span] = [(f" {plot.title}", plot.ink)]
+    lines = [curve for curve in plot.curves if curve.kind == "line"]
+    if len(plot.curves) > 1:
+        for letter, curve in zip(letters([c.name for c in lines]), lines, strict=True):
+            left += [(f"   {letter} ", "strong"), (curve.name, curve.ink)]
+        areas = [curve for curve in plot.curves if curve.kind == "area"]
+        left += [(f"   {glyphs.band} {curve.name}", curve.ink) for curve in areas]
     facts: list[Span] = []
-    room = width - len(chart.title) - 4
-    for position, fact in enumerate(chart.facts):
+    room = width - width_of(left) - 3
+    for position, fact in enumerate(plot.facts):
         text = (glyphs.sep if position else "") + fact
         if len(text) > room:
             break
         room -= len(text)
         facts.append((text, "text" if position == 0 else "muted"))
-    return spread([(f" {chart.title}", chart.device)], [*facts, (" ", "text")], width, glyphs)
+    return spread(left, [*facts, (" ", "text")], width, glyphs)
 
 
-def _plot(chart: Chart, width: int, height: int, glyphs: Glyphs) -> list[Row]:
-    columns = plot_columns(width)
-    means = _last(chart.area.mean, columns)
-    peaks = _last(chart.area.peak, columns)
-    rows: list[Row] = []
+def _strip(plot: Plot, width: int, glyphs: Glyphs) -> list[Row]:
+    curve = plot.curves[0]
+    share = tuple(None if v is None else 100 * v / plot.top for v in curve.values)
+    return [_cells_row("", curve.ink, "", share, width, glyphs)]
+
+
+def _body(plot: Plot, width: int, height: int, glyphs: Glyphs) -> list[Row]:
+    canvas = Canvas(
+        plot_columns(width),
+        height,
+        plot.top,
+        glyphs,
+        first_bin=int(plot.axis.t1_ns / plot.axis.bin_ns) - plot_columns(width),
+    )
+    if plot.limit is not None:
+        canvas.rule(plot.limit)
+    lines = [curve for curve in plot.curves if curve.kind == "line"]
+    for curve in plot.curves:
+        if curve.kind == "area":
+            (canvas.shade if lines else canvas.area)(curve)
+    for position, curve in reversed(list(enumerate(lines))):  # the first lies on top
+        canvas.line(curve, position)
+    ends = _ends(plot, lines, canvas) if len(plot.curves) > 1 else {}
+    rows = []
     for y in range(height):
-        floor = height - 1 - y
-        body = _plot_row(means, peaks, floor, height, glyphs, chart.device)
-        head = f"{_axis_label(y, height):>{GUTTER - 1}}" + glyphs.edge
-        rows.append(fit([(head, "muted"), *body], width, glyphs))
+        head = f"{_scale(plot, y, height):>{GUTTER - 1}}" + glyphs.edge
+        rows.append(fit([(head, "muted"), *canvas.spans(y), *ends.get(y, ())], width, glyphs))
     return rows
 
 
-def _axis_label(y: int, height: int) -> str:
+def _ends(plot: Plot, lines: Sequence[Curve], canvas: Canvas) -> dict[int, list[Span]]:
+    """Each line's letter beside its newest point, or as near to it as there is room."""
+    out: dict[int, list[Span]] = {}
+    for letter, curve in zip(letters([c.name for c in lines]), lines, strict=True):
+        value = series.latest(curve.values)
+        if value is None or not math.isfinite(value):
+            continue
+        at = canvas.row_of(value)
+        near = sorted(range(canvas.rows), key=lambda row: abs(row - at))
+        free = next((row for row in near if row not in out), None)
+        if free is not None:
+            out[free] = [(letter, curve.ink)]
+    return out
+
+
+def _scale(plot: Plot, y: int, height: int) -> str:
     if y == 0:
-        return "100%"
+        return scale_label(plot.top, plot.unit)
     if height >= 5 and y == height // 2:
-        return "50%" if height % 2 else "  "
-    return "0%" if y == height - 1 else ""
+        return scale_label(plot.top / 2, plot.unit) if height % 2 else ""
+    return scale_label(0, plot.unit) if y == height - 1 else ""
 
 
-def _plot_row(
-    means: tuple[float | None, ...],
-    peaks: tuple[float | None, ...],
-    floor: int,
-    height: int,
-    glyphs: Glyphs,
-    device: str,
-) -> list[Span]:
-    """One row of the plot: runs of equal ink, joined."""
-    spans: list[Span] = []
-    for mean, peak in zip(means, peaks, strict=True):
-        cell = _cell(mean, peak, floor, height, glyphs)
-        ink = f"{device}_band" if cell == glyphs.band else device
-        if spans and (spans[-1][1] == ink or cell == " "):
-            spans[-1] = (spans[-1][0] + cell, spans[-1][1])
-        else:
-            spans.append((cell, ink))
-    return spans
+# One row of levels
 
 
-def _cell(mean: float | None, peak: float | None, floor: int, height: int, glyphs: Glyphs) -> str:
-    if mean is None or not math.isfinite(mean):
-        return " "
-    filled = mean / 100 * height - floor
-    if filled > 1 / 16:
-        return level(min(1.0, filled), glyphs.levels)
-    if floor == 0:
-        return glyphs.levels[1]  # measured and (nearly) zero, which is not the same as unmeasured
-    if peak is not None and peak / 100 * height - floor > 0.5:
-        return glyphs.band
-    return " "
+def lane_row(curve: Curve, width: int, glyphs: Glyphs) -> Row:
+    """A quantity in percent in one row, on the same time axis, with its mean."""
+    mean = curve.average if curve.average is not None else series.average(curve.values)
+    words = f"{mean:.0f}%" if mean is not None else ""
+    return _cells_row(curve.name, curve.ink, words, curve.values, width, glyphs)
 
 
-def _last(values: tuple[float | None, ...], columns: int) -> tuple[float | None, ...]:
-    """The newest ``columns`` values, padded with gaps on the left."""
-    kept = values[-columns:]
-    return (None,) * (columns - len(kept)) + kept
+def _cells_row(name: str, ink: str, words: str, values: Values, width: int, glyphs: Glyphs) -> Row:
+    cells = "".join(
+        " " if value is None else level(value / 100, glyphs.lane)
+        for value in newest(values, plot_columns(width))
+    )
+    head: list[Span] = [(f" {name:<11}", ink), (f"{words:>5}", "text"), (glyphs.edge, "muted")]
+    return fit([*head, (cells, ink)], width, glyphs)
 
 
-def axis_row(snap: Snapshot, width: int, glyphs: Glyphs) -> Row:
-    """The time axis: how long ago (live) or since the start (replay, ended), and what happened."""
+# The time axis
+
+
+def axis_row(plot: Plot, width: int, glyphs: Glyphs) -> Row:
+    """The time axis: how long ago (live) or since the start (the past), and what happened."""
     columns = plot_columns(width)
     cells = [glyphs.axis] * columns
     inks = ["faint"] * columns
-    shift = columns - snap.axis.columns
-    taken = {mark.column + shift: mark for mark in snap.marks}
-    for column, text in _ticks(snap, columns):
+    shift = columns - plot.axis.columns
+    taken = {mark.column + shift: mark for mark in plot.marks}
+    free = 0
+    for column, text in _ticks(plot, columns):
         reach = range(column, column + len(text))
         # What happened matters more than when; and half a label is worse than none.
-        if column >= 0 and reach.stop <= columns and taken.keys().isdisjoint(reach):
+        if column >= free and reach.stop <= columns and taken.keys().isdisjoint(reach):
             cells[column : reach.stop] = text
             inks[column : reach.stop] = ["muted"] * len(text)
+            free = reach.stop
     for column, mark in taken.items():
         if 0 <= column < columns:
             cells[column] = glyphs.save if mark.kind == "checkpoint" else glyphs.evaluation
             inks[column] = mark.kind
-    legend = _legend(snap, glyphs)
-    head = f"{legend:>{GUTTER - 2}} " + ("+" if glyphs.ascii else "└")
+    head = f"{_legend(plot, glyphs):>{GUTTER - 2}} " + ("+" if glyphs.ascii else "└")
     spans: list[Span] = [(head, "muted")]
     for cell, ink in zip(cells, inks, strict=True):
         if spans[-1][1] == ink:
@@ -154,8 +195,8 @@ def axis_row(snap: Snapshot, width: int, glyphs: Glyphs) -> Row:
     return fit(spans, width, glyphs)
 
 
-def _legend(snap: Snapshot, glyphs: Glyphs) -> str:
-    kinds = {mark.kind for mark in snap.marks}
+def _legend(plot: Plot, glyphs: Glyphs) -> str:
+    kinds = {mark.kind for mark in plot.marks}
     words = []
     if "checkpoint" in kinds:
         words.append(f"{glyphs.save} save")
@@ -164,30 +205,86 @@ def _legend(snap: Snapshot, glyphs: Glyphs) -> str:
     return " ".join(words)
 
 
-def _ticks(snap: Snapshot, columns: int) -> list[tuple[int, str]]:
-    """Labels of the axis, each at the cell it begins in; the last ends at the last cell."""
-    window_s = snap.axis.bin_ns * columns / 1e9
-    live = snap.state in ("starting", "live", "stopping") or snap.elapsed_s is None
-    count = 4 if columns >= 88 else 2
+def _ticks(plot: Plot, columns: int) -> list[tuple[int, str]]:
+    """Labels of the axis at round times, each at the cell it begins in.
+
+    The first cell and the last have theirs in any case: they say what the axis spans.
+    """
+    window_s = plot.axis.bin_ns * columns / 1e9
+    now_s = plot.now_s
+
+    def words(ago: float) -> str:
+        when = f"{duration(round(ago))} ago" if now_s is None else duration(round(now_s - ago))
+        return f"{when} "
+
+    step = next((s for s in STEPS_S if s * columns / window_s >= LABEL_CELLS), STEPS_S[-1])
+    end = " now" if now_s is None else f" {duration(now_s)}"
+    # The newest label's cells are kept free by leaving out what would reach into them.
+    last = columns - len(end)
     ticks: list[tuple[int, str]] = []
-    for position in range(count):
-        ago = window_s * (1 - position / count)
-        if live:
-            text = f"{duration(round(ago))} ago"
-        else:
-            since = (snap.elapsed_s or 0) - ago
-            if since < 0:
-                continue
-            text = duration(round(since))
-        ticks.append((round(columns * position / count), f"{text} "))
-    end = "now" if live else duration(snap.elapsed_s or 0)
-    ticks.append((columns - len(end) - 1, f" {end}"))
-    return ticks
+    if now_s is None or now_s >= window_s:
+        ticks.append((0, words(window_s)))
+    offset = 0.0 if now_s is None else now_s % step
+    count = int((window_s - offset) / step)
+    for number in range(count, -1, -1):
+        ago = offset + number * step
+        column = round(columns * (1 - ago / window_s))
+        if (now_s is None or now_s >= ago) and column + len(words(ago)) <= last:
+            ticks.append((column, words(ago)))
+    return [*ticks, (last, end)]
+
+
+# The overview's chart
+
+
+def device_plot(snap: Snapshot) -> Plot | None:
+    """The device over time: GPU utilisation, or CPU cores busy where there is no GPU."""
+    chart = snap.chart
+    if chart is None:
+        return None
+    area, line = chart.area, chart.line
+    return Plot(
+        chart.title,
+        snap.axis,
+        (Curve(area.name, area.mean, chart.device, "area", area.peak),),
+        facts=chart.facts,
+        marks=snap.marks,
+        now_s=past(snap),
+        ink=chart.device,
+        lane=Curve(line.name, line.mean, "gpu", average=line.average) if line else None,
+    )
+
+
+def chart_rows(snap: Snapshot, width: int, height: int, glyphs: Glyphs) -> list[Row]:
+    """`device_plot` drawn."""
+    plot = device_plot(snap)
+    if plot is None:
+        return [((" no device readings yet", "muted"),)]
+    return plot_rows(plot, width, height, glyphs)
 
 
 class TimeChart(Panel):
-    """See `chart_rows`."""
+    """Draws what ``plot`` makes of a snapshot; see the module.
+
+    Args:
+        plot: What to draw; its ``None`` leaves ``nothing`` said instead.
+        nothing: Words for when there is nothing to draw.
+    """
+
+    def __init__(
+        self,
+        plot: Callable[[Snapshot], Plot | None] = device_plot,
+        *,
+        nothing: str = "no device readings yet",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self._plot = plot
+        self._nothing = nothing
 
     def rows(self, snapshot: Snapshot, width: int, height: int) -> list[Row]:
         """The chart at this size."""
-        return chart_rows(snapshot, width, height, self.glyphs)
+        plot = self._plot(snapshot)
+        if plot is None:
+            return [((f" {self._nothing}", "muted"),)]
+        return plot_rows(plot, width, height, self.glyphs)
