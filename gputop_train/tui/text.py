@@ -41,6 +41,11 @@ def duration(seconds: float) -> str:
     return whole_seconds(max(0, int(seconds)))
 
 
+def moment(seconds: float) -> str:
+    """A time of the run, to a tenth of a second where steps can be that short: ``34.2s``."""
+    return f"{max(0.0, seconds):.1f}s" if seconds < 59.95 else duration(seconds)
+
+
 def milliseconds(ms: float) -> str:
     """A step or a part of one: ``0.42 ms``, ``8.3 ms``, ``268 ms``, ``1.32 s``."""
     if ms >= 9_995:

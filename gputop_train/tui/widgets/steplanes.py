@@ -1,0 +1,156 @@
+"""One step taken apart: why it took as long, what the host did, and what the GPU did meanwhile.
+
+The store has how long each kind of time was in a step, and how long the GPU idled in each kind of
+wait, not in which order; so both bars are grouped by kind, and the GPU's lies under the host's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.cells import cell_len
+
+from gputop_train.tui.paint import Glyphs, Row, Span, clip, fit, wrap
+from gputop_train.tui.text import count, factor, label_word, milliseconds, moment, percent
+from gputop_train.tui.views.steps import Part, Reason, StepRow, StepsView
+from gputop_train.tui.widgets.stepbar import bar_of, cells_of, names_under
+
+#: Cells left of the bars.
+HEAD = 8
+#: Rows at most.
+HEIGHT = 9
+#: The GPU's idle time in a kind of wait is named from this share of the step on.
+IDLE_SHARE = 0.005
+
+
+def detail_rows(
+    row: StepRow, view: StepsView, width: int, height: int, glyphs: Glyphs
+) -> list[Row]:
+    """The step under the cursor, the least important rows left out first.
+
+    Args:
+        row: The step.
+        view: What it is one of.
+        width: Cells.
+        height: Rows there is room for.
+        glyphs: The alphabet.
+    """
+    rows: list[Row] = [_head(row, view, width, glyphs)]
+    rows += [fit([(f" {text}", "text")], width, glyphs) for text in _why(row, width - 2, glyphs)]
+    room = width - HEAD - 1
+    cells = cells_of(row.parts, room) if row.parts and room > 0 else []
+    if cells:
+        rows.append(_lane("host", bar_of(row.parts, cells, glyphs), width, glyphs))
+        rows.append(_lane("", names_under(row.parts, cells, room), width, glyphs))
+    if row.idle is not None and cells:
+        rows.append(_lane("GPU", _gpu(row, cells, glyphs), width, glyphs))
+    rows += [
+        fit([(" " * HEAD, "text"), (text, "muted")], width, glyphs)
+        for text in wrap(_gpu_words(row, view, glyphs), room, 2, glyphs)
+    ]
+    rows += [
+        fit([(" " * HEAD, "text"), (text, "muted")], width, glyphs)
+        for text in wrap(_notes(row, glyphs), room, 2, glyphs)
+    ]
+    return rows[:height]
+
+
+def _head(row: StepRow, view: StepsView, width: int, glyphs: Glyphs) -> Row:
+    title = clip(_title(row, view, glyphs), width - 4, glyphs)
+    rest = width - cell_len(title) - 3
+    aside = " parts by kind, not in order "
+    if rest < len(aside) + 4:
+        aside = ""
+    spans = [(f"{glyphs.rule} ", "faint"), (title, "strong"), (" ", "text")]
+    spans += [(glyphs.rule * (rest - len(aside) - 1), "faint"), (aside, "muted")]
+    return fit([*spans, (glyphs.rule, "faint")], width, glyphs)
+
+
+def _title(row: StepRow, view: StepsView, glyphs: Glyphs) -> str:
+    words = [f"step {count(row.number)}", milliseconds(row.wall_ms)]
+    if view.median_ms:
+        words.append(f"{factor(row.wall_ms / view.median_ms)} the median")
+    if row.at_s is not None:
+        words.append(f"at {moment(row.at_s)}")
+    if row.samples:
+        words.append(f"{count(row.samples)} samples")
+    if row.micro > 1:
+        words.append(f"{count(row.micro)} backward calls")
+    return glyphs.sep.join(words)
+
+
+def _why(row: StepRow, width: int, glyphs: Glyphs) -> list[str]:
+    if not row.why:
+        return ["A step like the others."]
+    return wrap(glyphs.sep.join(map(reason_text, row.why)), width, 2, glyphs)
+
+
+def reason_text(reason: Reason, *, more: bool = True, short: bool = False) -> str:
+    """``checkpoint 2.23 s (1.8 GB, train.py:88)``; without what is in brackets, or in short."""
+    if reason.ms is None:
+        return reason.what
+    text = f"{label_word(reason.what, short=short)} {milliseconds(reason.ms)}"
+    return f"{text} ({reason.more})" if more and reason.more else text
+
+
+def _lane(name: str, spans: Sequence[Span], width: int, glyphs: Glyphs) -> Row:
+    return fit([(f" {name}".ljust(HEAD), "text"), *spans], width, glyphs)
+
+
+def _gpu(row: StepRow, cells: Sequence[int], glyphs: Glyphs) -> list[Span]:
+    """What the GPU did under each part of the host's time.
+
+    In a wait it works through what was queued, then idles. Under the other parts nothing was
+    measured, unless its queue was found filled at every edge of the step: then it worked.
+    """
+    idle = dict(row.idle or ())
+    busy, flat, unknown = glyphs.bar, glyphs.axis, glyphs.band
+    spans: list[Span] = []
+    for (label, ms), size in zip(row.parts, cells, strict=True):
+        if not size:
+            continue
+        if label in idle:
+            empty = min(size, round(min(1.0, idle[label] / ms) * size))
+            spans += [(busy * (size - empty), "gpu"), (flat * empty, "muted")]
+        else:
+            full = row.dry == 0.0
+            spans.append(((busy if full else unknown) * size, "gpu" if full else "gpu_band"))
+    return spans
+
+
+def _gpu_words(row: StepRow, view: StepsView, glyphs: Glyphs) -> str:
+    if row.idle is None:
+        if not view.has_gpu:
+            return ""
+        return f"GPU not sampled in this step: {view.unsampled}"
+    parts: list[Part] = sorted((one for one in row.idle if one[1] > 0), key=lambda one: -one[1])
+    whole = min(row.wall_ms, sum(ms for _, ms in parts))
+    worth = [one for one in parts if one[1] >= IDLE_SHARE * row.wall_ms]
+    text = "GPU not idle in the host's waits"
+    if worth:
+        text = f"GPU idle up to {milliseconds(whole)} in the host's waits: "
+        text += ", ".join(f"{label_word(label)} {milliseconds(ms)}" for label, ms in worth)
+    if row.dry:
+        text += f"; its queue had run empty at {percent(row.dry)} of the other edges"
+    elif row.dry == 0.0:
+        text = f"{text}; else busy" if worth else "GPU busy all the time"
+    return text
+
+
+def _notes(row: StepRow, glyphs: Glyphs) -> str:
+    key = f"GPU {glyphs.bar} busy {glyphs.axis} idle"
+    if row.dry != 0.0:
+        key += f" {glyphs.band} not told"
+    words = [] if row.idle is None else [key]
+    words += [
+        f"{label_word(pause.label)} from {milliseconds(max(0.0, pause.begin_ms))} to "
+        f"{milliseconds(min(row.wall_ms, pause.end_ms))}"
+        for pause in row.pauses
+    ]
+    if row.syncs:
+        words.append(f"{count(row.syncs)} blocking {'read' if row.syncs == 1 else 'reads'}")
+    if not row.recorded:
+        words.append("phases not recorded in this step: laid out like those of recorded ones")
+    elif row.timed < 0.995:
+        words.append(f"{percent(row.timed)} timed, the rest told apart by samples")
+    return glyphs.sep.join(words)
