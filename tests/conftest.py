@@ -14,6 +14,8 @@ from hypothesis import settings
 # pytest-xdist sets them for its workers, and every program under test would go by them.
 os.environ.pop("COLUMNS", None)
 os.environ.pop("LINES", None)
+# Nor by what the person at the keyboard keeps for their own runs.
+os.environ["GPUTOP_CONFIG"] = ""
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
