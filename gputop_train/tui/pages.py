@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gputop_train.tui.page import Page
+from gputop_train.tui.screens.lines import LinesPage
 from gputop_train.tui.screens.overview import Overview
 
 #: Every page's name; its key is its place in this list.
@@ -19,7 +20,7 @@ NAMES = (
 )
 
 #: The pages that can be opened, in any order.
-PAGES: tuple[type[Page], ...] = (Overview,)
+PAGES: tuple[type[Page], ...] = (Overview, LinesPage)
 
 
 def key_of(name: str) -> str:

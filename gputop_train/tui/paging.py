@@ -18,6 +18,7 @@ from gputop_train.tui.changing import ChangingApp
 from gputop_train.tui.doors import Doors
 from gputop_train.tui.messages import ViewAsked
 from gputop_train.tui.page import Page
+from gputop_train.tui.screens.lines import LinesPage
 from gputop_train.tui.snapshot import Snapshot, View
 
 
@@ -33,6 +34,7 @@ class PagedApp(ChangingApp):
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(pages.key_of(n), f"page('{n}')", n, show=False) for n in pages.NAMES),
         Binding("escape", "page('overview')", "overview", show=False),
+        Binding("g", "verdict_line", "the verdict's line", show=False),
     ]
 
     def __init__(self, doors: Doors | None, *, ascii: bool = False) -> None:
@@ -78,6 +80,12 @@ class PagedApp(ChangingApp):
         """Bring the next page to the front, or the previous one."""
         names = list(pages.by_name())
         self.action_page(names[(names.index(self._front.NAME) + by) % len(names)])
+
+    def action_verdict_line(self) -> None:
+        """Bring the lines to the front, at the one the verdict points at first."""
+        self.action_page(LinesPage.NAME)
+        if isinstance(self._front, LinesPage):
+            self._front.to_verdict()
 
     # What is asked for
 

@@ -11,6 +11,7 @@ from typing import Literal
 
 from gputop_train.launch.options import SettingValue
 from gputop_train.model import Diagnosis
+from gputop_train.tui.views.lines import LinesView
 
 State = Literal["starting", "live", "stopping", "ended", "lost", "replay"]
 
@@ -253,3 +254,4 @@ class Snapshot:
     replay: ReplayView | None = None
     settings: tuple[SettingGroup, ...] = ()
     page: str = "overview"
+    lines: LinesView | None = None

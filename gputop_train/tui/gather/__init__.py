@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gputop_train.tui.gather import lines
 from gputop_train.tui.gather.asked import Asked
 
 Gatherer = Callable[[Asked], dict[str, Any]]
 
 #: By the page's name.
-GATHERERS: dict[str, Gatherer] = {}
+GATHERERS: dict[str, Gatherer] = {
+    "lines": lines.parts,
+}
 
 
 def page_parts(asked: Asked) -> dict[str, Any]:
