@@ -145,6 +145,8 @@ def _launch_in(
     )
     if options.trial is not None:
         child_environ |= offline_environment(options.trial)
+        # Arms that iterate over sets should meet the same order.
+        child_environ.setdefault("PYTHONHASHSEED", str(options.trial.seed % (1 << 32)))
     log = paths.open_private_file(paths_.output_log, os.O_WRONLY | os.O_APPEND)
     with way(options.trial, command.executable, command.argv, (run_dir, ring_dir)) as entry:
         try:

@@ -337,6 +337,12 @@ def read_refusal(scratch: Path) -> str | None:
     if not isinstance(row, dict):
         return None
     call, path = printable(str(row.get("call"))), printable(str(row.get("path")))
+    if row.get("program"):
+        return (
+            f"It was ended before {call} could start {path!r}: nobody can see which files another "
+            "program changes. Leave that call out, or run the trial where writes can be diverted: "
+            "--guard auto does so, or says why not."
+        )
     return (
         f"It was ended before {call} could change {path}, which existed before the trial. Let the "
         "script write to new files, or run the trial where writes can be diverted: --guard auto "

@@ -24,6 +24,9 @@ STEPS, WARMUP, WARMUP_S = 60, 10, 0.5
 MEASURE_S = 4.0
 #: Steps a leg may grow to for that.
 MOST_STEPS = 20_000
+#: Batches beyond those kept that pass before ``replay_batch`` begins: two backwards show which
+#: source feeds training, one batch is read ahead by some loops, one is the first replayed.
+PROVES = 4
 #: torch's own number of batches a worker makes ahead where none is given
 #: (https://pytorch.org/docs/stable/data.html).
 PREFETCH_FACTOR = 2
@@ -219,9 +222,13 @@ def _number(*candidates: object) -> int:
 
 
 def _replayed(arm: Arm) -> int:
-    """Real batches that ``replay_batch`` draws before it repeats them."""
+    """Real batches that are drawn before ``replay_batch`` repeats them, and some more."""
     return max(
-        (int(w.value) for w in arm.what_if if w.key == "replay_batch" and w.value is not True),
+        (
+            int(w.value) + PROVES
+            for w in arm.what_if
+            if w.key == "replay_batch" and w.value is not True
+        ),
         default=0,
     )
 

@@ -195,6 +195,18 @@ def test_a_guarded_leg_is_ended_from_its_worker_and_its_new_files_go(
     assert told["left"] == ["legs"]
 
 
+def test_legs_hash_alike_and_a_seed_of_the_users_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "train.py").write_text("import os\nprint('seed', os.environ['PYTHONHASHSEED'])")
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    assert "seed 0\n" in leg(tmp_path / "a", project, "refuse", 0)["output"]
+    monkeypatch.setenv("PYTHONHASHSEED", "7")
+    assert "seed 7\n" in leg(tmp_path / "b", project, "refuse", 0)["output"]
+
+
 def guarded(place: Path, project: Path) -> tuple[int, str, str]:
     """Run code under the guard alone: exit code, output, and the line it was ended with."""
     (place / "run").mkdir()  # what the run keeps for itself is free
@@ -222,7 +234,8 @@ def test_the_guard_ends_a_leg_before_it_changes_a_file(tmp_path: Path, writer: s
     before = fingerprint(project)
     code, output, refused = guarded(tmp_path, project)
     assert "began" in output and "went on" not in output
-    assert json.loads(refused)["path"]
+    row = json.loads(refused)
+    assert row["path"] and ("program" in row) is (writer == "a shell")
     assert code == (-signal.SIGKILL if writer == "a worker" else 97)
     assert fingerprint(project) == before
 

@@ -103,12 +103,12 @@ def test_warm_up_covers_what_workers_made_ahead() -> None:
 
 def test_batches_to_be_replayed_are_drawn_within_the_warm_up() -> None:
     arms = parse_arms([], ["replay_batch=30"])
-    assert first_extent(asked(arms=arms)).warmup == 30
+    assert first_extent(asked(arms=arms)).warmup == 34
     loaders = [{"num_workers": 2, "prefetch_factor": 2}]
     found = extent(
         asked(arms=arms), arms, step_ns=[100 * MS] * 95, ended_by_itself=False, loaders=loaders
     )
-    assert found.warmup == 4 + 30 + 1
+    assert found.warmup == 4 + 34 + 1
 
 
 def test_short_steps_make_long_legs_and_the_first_does_not_count() -> None:

@@ -49,6 +49,14 @@ def test_what_the_guard_refused_is_read_out_of_its_reserved_room(tmp_path: Path)
     assert told is not None and "torch.save could change /home/ann/model.pt" in told
 
 
+def test_a_program_that_was_refused_is_no_file(tmp_path: Path) -> None:
+    row = {"call": "subprocess.Popen", "path": "rsync -a out host:", "program": True}
+    (tmp_path / "refused.jsonl").write_text(json.dumps(row) + "\n")
+    told = measure.read_refusal(tmp_path)
+    assert told is not None and "could start 'rsync -a out host:'" in told
+    assert "existed before" not in told
+
+
 @pytest.mark.parametrize("content", [b"", b"\0" * 8192, b"{", b"[1]\n", b"\xff\n"])
 def test_no_refusal_is_read_out_of_nothing(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "refused.jsonl").write_bytes(content)

@@ -46,14 +46,21 @@ class Notes:
         """Say that an empty file is about to be opened, which may change its time."""
         self._append({"touched": path, "mtime_ns": mtime_ns})
 
-    def refuse(self, call: str, path: str) -> None:
-        """Say what was about to happen, and end the leg before it does. Does not return."""
+    def refuse(self, call: str, path: str, *, program: bool = False) -> None:
+        """Say what was about to happen, and end the leg before it does. Does not return.
+
+        Args:
+            call: The call that was about to do it.
+            path: The file it would have changed.
+            program: The call was about to start another program, whose words ``path`` is.
+        """
         try:
             flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
             # A descriptor of its own: opened through the operating system, looked at by no hook.
             fd = os.open(os.path.join(self._scratch, "refused.jsonl"), flags)
             if os.pread(fd, 1, 0) in (b"", b"\0"):
-                os.pwrite(fd, json.dumps({"call": call, "path": path}).encode() + b"\n", 0)
+                row = {"call": call, "path": path, **({"program": True} if program else {})}
+                os.pwrite(fd, json.dumps(row).encode() + b"\n", 0)
             os.close(fd)
         finally:
             _end(self._scratch)

@@ -130,7 +130,7 @@ class Watch:
         """Another program would run: what is not known to leave files alone is refused."""
         outputs = programs.judge(executable, arguments, env)
         if outputs is None:
-            self.notes.refuse(call, programs.name_of(executable, arguments))
+            self.notes.refuse(call, programs.name_of(executable, arguments), program=True)
             return
         for path in outputs:
             where = os.path.join(os.fsdecode(cwd), path) if cwd else path
