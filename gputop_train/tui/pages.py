@@ -5,6 +5,7 @@ from __future__ import annotations
 from gputop_train.tui.page import Page
 from gputop_train.tui.screens.lines import LinesPage
 from gputop_train.tui.screens.overview import Overview
+from gputop_train.tui.screens.steps import StepsPage
 
 #: Every page's name; its key is its place in this list.
 NAMES = (
@@ -20,7 +21,7 @@ NAMES = (
 )
 
 #: The pages that can be opened, in any order.
-PAGES: tuple[type[Page], ...] = (Overview, LinesPage)
+PAGES: tuple[type[Page], ...] = (Overview, StepsPage, LinesPage)
 
 
 def key_of(name: str) -> str:

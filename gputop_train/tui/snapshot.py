@@ -12,6 +12,7 @@ from typing import Literal
 from gputop_train.launch.options import SettingValue
 from gputop_train.model import Diagnosis
 from gputop_train.tui.views.lines import LinesView
+from gputop_train.tui.views.steps import StepsView
 
 State = Literal["starting", "live", "stopping", "ended", "lost", "replay"]
 
@@ -254,4 +255,5 @@ class Snapshot:
     replay: ReplayView | None = None
     settings: tuple[SettingGroup, ...] = ()
     page: str = "overview"
+    steps: StepsView | None = None
     lines: LinesView | None = None

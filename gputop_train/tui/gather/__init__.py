@@ -11,11 +11,13 @@ from typing import Any
 
 from gputop_train.tui.gather import lines
 from gputop_train.tui.gather.asked import Asked
+from gputop_train.tui.gather.steps import steps_page
 
 Gatherer = Callable[[Asked], dict[str, Any]]
 
 #: By the page's name.
 GATHERERS: dict[str, Gatherer] = {
+    "steps": steps_page,
     "lines": lines.parts,
 }
 
