@@ -177,7 +177,7 @@ class LogTail:
 
     def _poll(self) -> bool:
         if self._fd is None:
-            self._fd = _open_regular(self._path)
+            self._fd = open_regular(self._path)
             if self._fd is None:
                 return False
         size = os.fstat(self._fd).st_size
@@ -207,7 +207,7 @@ class LogTail:
         return b"\n" + data[min(starts) + 1 :] if starts else b"\n" + data
 
 
-def _open_regular(path: Path) -> int | None:
+def open_regular(path: Path) -> int | None:
     """Open a regular file, never a link or a FIFO (opening one would block)."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
