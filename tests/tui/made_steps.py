@@ -88,6 +88,7 @@ def write(
             writer.put_sites(places, START + 6 * S)
             events = {"every": EVERY, "steps": count // EVERY, "off_reason": None}
             state = {"cuda": cuda(gpu)} | ({"gpu_events": events} if gpu else {})
+            state["detail"] = {"recorded": count if recorded else 8, "steps": count}
             writer.put_probe_state(rank, state, START + 6 * S)
             end = steps[-1].t1_ns if steps else end
         writer.commit()

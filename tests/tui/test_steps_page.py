@@ -16,7 +16,7 @@ from gputop_train.model import LABELS, Interval, Site, Step
 from gputop_train.store.reader import RunReader
 from gputop_train.store.writer import RunWriter
 from gputop_train.tui.application import GputopApp
-from gputop_train.tui.gather.step_words import ordinal, reasons, recorded, unsampled
+from gputop_train.tui.gather.step_words import all_recorded, ordinal, reasons, recorded, unsampled
 from gputop_train.tui.gather.steps import histogram
 from gputop_train.tui.paint import ASCII, UNICODE, width_of
 from gputop_train.tui.replay import ReplaySource
@@ -155,10 +155,18 @@ COMMON = dict.fromkeys(LABELS, 0.0) | {"data_wait": 1e7, "backward": 4e7}
 
 def test_estimated_parts_are_never_blamed_and_interruptions_always_named() -> None:
     slow = step({"data_wait": 90 * MS, "backward": 40 * MS}, measured=0)
-    assert not recorded(slow)
-    assert reasons(slow, COMMON, 5e7) == (Reason("its parts were not timed"),)
+    assert reasons(slow, COMMON, 5e7, timed=False) == (Reason("its parts were not timed"),)
     saved = step({"backward": 90 * MS, "checkpoint": 60 * MS}, measured=60 * MS)
-    assert reasons(saved, COMMON, 5e7) == (Reason("checkpoint", 60.0),)
+    assert reasons(saved, COMMON, 5e7, timed=False) == (Reason("checkpoint", 60.0),)
+
+
+def test_a_step_counts_as_unrecorded_only_where_some_are() -> None:
+    waited = {"data_wait": 90 * MS, "backward": 40 * MS, "eval": 10 * MS}
+    assert not recorded(step(waited, measured=100 * MS))
+    assert recorded(step(waited, measured=101 * MS))
+    assert all_recorded(None)
+    assert all_recorded({"detail": {"recorded": 9, "steps": 9}})
+    assert not all_recorded({"detail": {"recorded": 8, "steps": 9}})
 
 
 def test_a_slow_step_of_which_nothing_stands_out_says_so() -> None:

@@ -22,8 +22,6 @@ SLOW = 1.2
 PAUSE_SHARE = 0.03
 #: Any other label is named from this share of the step above its own median, and ratio to it.
 EXCESS_SHARE, EXCESS_RATIO = 0.1, 1.3
-#: Of the time between edges, what a recorded step has timed at the least.
-RECORDED_SHARE = 0.9
 #: From this ratio on a number says more than its multiple.
 BIG_RATIO = 100.0
 
@@ -34,6 +32,8 @@ def reasons(
     median_ns: float,
     pauses: Sequence[Interval] = (),
     sites: Mapping[int, Site] | None = None,
+    *,
+    timed: bool = True,
 ) -> tuple[Reason, ...]:
     """What set a step apart from the usual one, most costly first.
 
@@ -43,13 +43,13 @@ def reasons(
         median_ns: Their median wall time.
         pauses: The step's interruptions.
         sites: Places by id, to name the line of a save.
+        timed: Whether its phases were recorded.
     """
     wall = step.wall_ns
     if wall <= 0:
         return ()
     slow = median_ns > 0 and wall >= SLOW * median_ns
     quick = median_ns > 0 and wall * SLOW <= median_ns
-    timed = recorded(step)
     found: list[tuple[float, Reason]] = []
     for label, ns in step.labels.items():
         common = usual[label]
@@ -71,18 +71,27 @@ def reasons(
     return tuple(named)
 
 
-#: Labels that a step's own edges time; of an unrecorded step they are estimates.
-_TIMED = ("data_wait", "backward", "optimizer")
+#: What is timed of an unrecorded step, too.
+_ALWAYS_TIMED = ("data_wait", "comm", *INTERRUPTION_LABELS)
+
+
+def all_recorded(probe: Mapping[str, object] | None) -> bool:
+    """Whether the probe recorded the phases of every step, from its newest words."""
+    detail = (probe or {}).get("detail")
+    if not isinstance(detail, Mapping):
+        return True  # a probe that always does
+    steps, told = detail.get("steps"), detail.get("recorded")
+    return not (isinstance(steps, int) and isinstance(told, int) and told < steps)
 
 
 def recorded(step: Step) -> bool:
-    """Whether the step's own phases were recorded, and not only its end.
+    """Whether a step's own phases were recorded, and not only its end, where not all are.
 
-    A step with GPU events always is (docs/wire-format.md). Otherwise what was timed
-    (``measured_ns``) holds nearly all of what is booked between edges; the rest are samples.
+    A step with GPU events always is. Of an unrecorded one nothing is timed (``measured_ns``) but
+    long waits, collectives and interruptions (docs/wire-format.md).
     """
-    between = sum(step.labels.get(label, 0) for label in _TIMED)
-    return step.exposed is not None or step.measured_ns >= RECORDED_SHARE * between > 0
+    always = sum(step.labels.get(label, 0) for label in _ALWAYS_TIMED)
+    return step.exposed is not None or step.measured_ns > always
 
 
 def _beside(ns: float, usual_ns: float) -> str:

@@ -13,7 +13,7 @@ from gputop_train.model import LABELS, Interval, Site, Step
 from gputop_train.store.reader import RunReader
 from gputop_train.store.step_reader import StepTime
 from gputop_train.tui.gather.asked import Asked
-from gputop_train.tui.gather.step_words import reasons, recorded, unsampled
+from gputop_train.tui.gather.step_words import all_recorded, reasons, recorded, unsampled
 from gputop_train.tui.series import quantile
 from gputop_train.tui.views.steps import Histogram, Pause, StepRow, StepsView
 
@@ -63,11 +63,20 @@ def steps_view(asked: Asked, rank: int) -> StepsView:
     sites = {site.id: site for site in reader.sites(rank)} if pauses else {}
     started = asked.run.get("started_mono_ns")
     origin = started if isinstance(started, int) else None
+    probe = reader.probe_states().get(rank)
+    every = all_recorded(probe)
     rows = {
-        step.t1_ns: step_row(step, usual, median_ns, pauses.get(step.t1_ns, ()), sites, origin)
+        step.t1_ns: step_row(
+            step,
+            usual,
+            median_ns,
+            pauses.get(step.t1_ns, ()),
+            sites,
+            origin_ns=origin,
+            timed=every or recorded(step),
+        )
         for step in shown
     }
-    probe = reader.probe_states().get(rank)
     missing = times[0].t0_ns - begin > 2 * _NS
     return StepsView(
         newest=tuple(rows[t.t1_ns] for t in newest if t.t1_ns in rows),
@@ -120,7 +129,9 @@ def step_row(
     median_ns: float,
     pauses: Sequence[Interval] = (),
     sites: Mapping[int, Site] | None = None,
+    *,
     origin_ns: int | None = None,
+    timed: bool = True,
 ) -> StepRow:
     """One step with what set it apart.
 
@@ -131,6 +142,7 @@ def step_row(
         pauses: Its interruptions.
         sites: Places by id.
         origin_ns: When the run began.
+        timed: Whether its phases were recorded.
     """
     longest = sorted(pauses, key=lambda pause: pause.t0_ns - pause.t1_ns)[:PAUSES]
     return StepRow(
@@ -139,9 +151,9 @@ def step_row(
         at_s=(step.t1_ns - origin_ns) / 1e9 if origin_ns is not None else None,
         wall_ms=step.wall_ns / 1e6,
         parts=tuple((label, ns / 1e6) for label, ns in step.labels.items() if ns > 0),
-        recorded=recorded(step),
+        recorded=timed,
         timed=min(1.0, step.measured_ns / step.wall_ns) if step.wall_ns > 0 else 0.0,
-        why=reasons(step, usual, median_ns, pauses, sites),
+        why=reasons(step, usual, median_ns, pauses, sites, timed=timed),
         pauses=tuple(
             Pause(pause.label, (pause.t0_ns - step.t0_ns) / 1e6, (pause.t1_ns - step.t0_ns) / 1e6)
             for pause in sorted(longest, key=lambda pause: pause.t0_ns)

@@ -100,8 +100,9 @@ def _lane(name: str, spans: Sequence[Span], width: int, glyphs: Glyphs) -> Row:
 def _gpu(row: StepRow, cells: Sequence[int], glyphs: Glyphs) -> list[Span]:
     """What the GPU did under each part of the host's time.
 
-    In a wait it works through what was queued, then idles. Under the other parts nothing was
-    measured, unless its queue was found filled at every edge of the step: then it worked.
+    In a wait it works through what was queued, then idles; while the host waits for it, it works.
+    Under the other parts nothing was measured, unless its queue was found filled at every edge of
+    the step: then it worked.
     """
     idle = dict(row.idle or ())
     busy, flat, unknown = glyphs.bar, glyphs.axis, glyphs.band
@@ -113,7 +114,7 @@ def _gpu(row: StepRow, cells: Sequence[int], glyphs: Glyphs) -> list[Span]:
             empty = min(size, round(min(1.0, idle[label] / ms) * size))
             spans += [(busy * (size - empty), "gpu"), (flat * empty, "muted")]
         else:
-            full = row.dry == 0.0
+            full = row.dry == 0.0 or label == "gpu_wait"
             spans.append(((busy if full else unknown) * size, "gpu" if full else "gpu_band"))
     return spans
 
@@ -152,5 +153,5 @@ def _notes(row: StepRow, glyphs: Glyphs) -> str:
     if not row.recorded:
         words.append("phases not recorded in this step: laid out like those of recorded ones")
     elif row.timed < 0.995:
-        words.append(f"{percent(row.timed)} timed, the rest told apart by samples")
+        words.append(f"{percent(row.timed)} told by edges, the rest by samples")
     return glyphs.sep.join(words)

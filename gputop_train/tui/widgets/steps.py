@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from statistics import median
 
 from gputop_train.tui.paint import Glyphs, Row, Span, clip, fit, spread
 from gputop_train.tui.text import compact_ms, count, duration, factor, milliseconds, moment
@@ -19,7 +20,7 @@ SMALL_ROWS, SMALL_CELLS = 14, 60
 ROOMY_ROWS = 32
 #: A step this many times the median stands out.
 SLOW = 1.5
-#: Bars are on the scale of the median up to this many times it; a longer one is broken.
+#: Of the rows shown, a bar more than this many times the median is broken off.
 SCALE = 3.0
 
 
@@ -60,7 +61,7 @@ class _Columns:
     wall: int
     ratio: int
     bar: int
-    why: int = field(default=0)
+    why: int
 
 
 def steps_rows(state: StepsState, width: int, height: int, glyphs: Glyphs) -> list[Row]:
@@ -150,16 +151,17 @@ def _table(
     cursor = min(state.cursor, len(state.rows) - 1)
     first = max(0, min(len(state.rows) - room, cursor - room // 2))
     shown = state.rows[first : first + room]
-    longest = max(row.wall_ms for row in shown)
-    if not state.slowest and view.median_ms and longest > SCALE * view.median_ms:
-        longest = max(
-            (row.wall_ms for row in shown if row.wall_ms <= SCALE * view.median_ms),
-            default=longest,
-        )
+    longest = scale_of([row.wall_ms for row in shown])
     rows = [_heads(columns, longest, width, glyphs)]
     for number, row in enumerate(shown, first):
         rows.append(_row(row, view, columns, longest, width, glyphs, here=number == cursor))
     return rows
+
+
+def scale_of(walls_ms: Sequence[float]) -> float:
+    """What a bar's full length stands for: the longest that does not dwarf the others."""
+    most = SCALE * median(walls_ms)
+    return max(ms for ms in walls_ms if ms <= most)
 
 
 def _heads(columns: _Columns, longest: float, width: int, glyphs: Glyphs) -> Row:
