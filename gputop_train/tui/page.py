@@ -96,6 +96,7 @@ class Page(Screen[None]):
     def on_mount(self) -> None:
         """Dress the widgets."""
         self._tabs.pages = self._keys.pages = getattr(self.app, "page_names", ())
+        self._keys.without = getattr(self.app, "keys_without", ())
         self.restyle(self._glyphs, self._inks)
 
     def on_resize(self, event: Resize) -> None:

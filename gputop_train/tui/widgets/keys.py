@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from gputop_train.tui.paint import Glyphs, Row, Span, fit
 from gputop_train.tui.snapshot import Snapshot
@@ -45,6 +45,7 @@ def keys_row(
     *,
     own: Sequence[tuple[str, str]] = (),
     pages: Sequence[tuple[str, str]] = (),
+    without: Collection[str] = (),
 ) -> Row:
     """Keys with their meaning, whole pairs only.
 
@@ -54,8 +55,10 @@ def keys_row(
         glyphs: The alphabet.
         own: Keys of the page in front; they come before those that work everywhere.
         pages: Key and name of each page.
+        without: Keys that do nothing here.
     """
-    everywhere = REPLAY if snap.replay is not None else LIVE
+    known = REPLAY if snap.replay is not None else LIVE
+    everywhere = [pair for pair in known if pair[0] not in without]
     turn = ((f"{pages[0][0]}-{pages[-1][0]}", "pages"),) if len(pages) > 1 else ()
     spans: list[Span] = []
     room = width + 1  # no blank is needed after the last
@@ -75,7 +78,9 @@ class Keys(Panel):
 
     own: Sequence[tuple[str, str]] = ()
     pages: Sequence[tuple[str, str]] = ()
+    without: Collection[str] = ()
 
     def rows(self, snapshot: Snapshot, width: int, height: int) -> list[Row]:
         """One row."""
-        return [keys_row(snapshot, width, self.glyphs, own=self.own, pages=self.pages)]
+        own, pages, without = self.own, self.pages, self.without
+        return [keys_row(snapshot, width, self.glyphs, own=own, pages=pages, without=without)]
