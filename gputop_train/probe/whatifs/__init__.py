@@ -93,7 +93,8 @@ class Leg:
 
     def _say_what_was_not_met(self) -> None:
         unmet = self.outcomes.unmet
-        unmet["replay_batch"] = "no source of batches that could be replayed fed the training"
+        if self.calls is not None:
+            unmet["replay_batch"] = self.calls.not_met()
         unmet["sync_every"] = (
             self.reads.not_met()
             if self.reads is not None

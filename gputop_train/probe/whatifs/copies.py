@@ -42,6 +42,7 @@ class Recipe:
 
     def __init__(self, batch: Any) -> None:
         self.bytes = 0
+        self.device_bytes = 0  # of them, on a GPU
         self.tensors = 0
         self._makers: list[Callable[[], Any]] = []
         self._kept: list[Any] = []  # ids must not be reused while the structure is read
@@ -122,6 +123,7 @@ def _maker(part: Any, recipe: Recipe) -> Callable[[], Any] | None:
     if isinstance(part, S.torch.Tensor):
         recipe.tensors += 1
         recipe.bytes += _size(part)
+        recipe.device_bytes += _size(part) if part.is_cuda else 0
         return _tensor_maker(part)
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None and type(part) is numpy.ndarray and not part.dtype.hasobject:

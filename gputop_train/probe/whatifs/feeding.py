@@ -23,6 +23,7 @@ class Feeding:
 
     def __init__(self) -> None:
         self.backwards = 0
+        self.loaded = 0  # batches that DataLoaders gave
         #: Evaluation modes entered since training began.
         self.evaluations = 0
         self._entered: list[Any] = []  # weak references to modules whose eval() was called
@@ -33,6 +34,8 @@ class Feeding:
         """A source has just given a batch."""
         source.suspects = self._in_evaluation()
         source.without_grad = not grad
+        if source.kind == "DataLoader":
+            self.loaded += 1
         if not source.waiting:
             source.waiting = True
             self._waiting.append(source)

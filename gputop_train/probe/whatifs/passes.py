@@ -59,6 +59,10 @@ class LoaderSource:
         self.cache: Any = replay.Cache(self)
         self.kept_for: Any = lambda: None  # the loader, weakly
 
+    def remark(self) -> tuple[str, str]:
+        """For the row: nothing, a DataLoader's place says what it is."""
+        return "", ""
+
 
 class Loaders:
     """Loaders by identity; one built anew for each epoch goes on where the last left off."""

@@ -43,12 +43,15 @@ class Cache:
         try:
             recipe = copies.Recipe(batch)
             wanted = trial.asked[KEY]
-            room = _free_bytes()
-            if room is not None and recipe.bytes * wanted > room * MEMORY_SHARE:
-                raise copies.CannotCopy(
-                    "%d batches of %d MB would take more than a quarter of the free memory"
-                    % (wanted, recipe.bytes >> 20)
-                )
+            for room, size, where in (
+                (_free_bytes(), recipe.bytes - recipe.device_bytes, ""),
+                (_free_on_gpu(recipe), recipe.device_bytes, " of the GPU"),
+            ):
+                if room is not None and size * wanted > room * MEMORY_SHARE:
+                    raise copies.CannotCopy(
+                        "%d batches of %d MB would take more than a quarter of the free memory%s"
+                        % (wanted, size >> 20, where)
+                    )
             self.recipes.append(recipe)
             self.whole = len(self.recipes) >= wanted
         except copies.CannotCopy as error:
@@ -100,7 +103,7 @@ def start(iterator: Any, one: Any, trial: Any) -> None:
         one.left = len(iterator._task_info)
     end_workers(iterator)
     one.replaying = True
-    _tell(source, trial)
+    tell_start(source, trial)
 
 
 def end_workers(iterator: Any) -> None:
@@ -109,15 +112,17 @@ def end_workers(iterator: Any) -> None:
         iterator._shutdown_workers()
 
 
-def _tell(source: Any, trial: Any) -> None:
+def tell_start(source: Any, trial: Any) -> None:
+    """Tell, once, that a source is replayed from here on."""
     if source.cache.told:
         return
     source.cache.told = True
     kept = len(source.cache.recipes)
     done = steps_done()
-    why = "%d batches, replayed from step %d on" % (kept, done + 1)
+    of, more = source.remark()
+    why = "%d batches%s, replayed from step %d on%s" % (kept, of, done + 1, more)
     status = outcomes.APPLIED
-    if source.kind == "DataLoader" and source.iterable and source.length is None:
+    if source.iterable and source.length is None:
         why += "; the stream's length is not known, so this pass has no end"
     if done > trial.warmup:
         status = outcomes.INCONCLUSIVE
@@ -171,7 +176,7 @@ def before_pass(loader: Any, source: Any, trial: Any) -> Any:
         end_workers(iterator)  # none of them will be asked again
         values["_iterator"] = None
     values.update(changes)
-    _tell(source, trial)
+    tell_start(source, trial)
     return lambda: values.update(kept)
 
 
@@ -188,6 +193,17 @@ def _no_data() -> Any:
             return iter(())
 
     return NoData()
+
+
+def _free_on_gpu(recipe: copies.Recipe) -> int | None:
+    if not recipe.device_bytes:
+        return None
+    cuda = S.torch.cuda
+    try:
+        free = int(cuda.mem_get_info()[0])
+        return free + int(cuda.memory_reserved()) - int(cuda.memory_allocated())
+    except Exception:
+        return None
 
 
 def _free_bytes() -> int | None:
