@@ -86,19 +86,25 @@ def lanes(
 
 
 def step_view(
-    newest: Sequence[Step], rollups: Sequence[StepRollup], *, count: int, total: int | None
+    newest: Sequence[Step],
+    rollups: Sequence[StepRollup],
+    *,
+    count: int,
+    total: int | None,
+    walls_ms: Sequence[float] | None = None,
 ) -> StepView:
     """How long steps take.
 
     Args:
-        newest: The newest steps in full, for median and 95th percentile.
+        newest: The window's steps in full, or the newest there are.
         rollups: The window's seconds, for the mean step and its parts; falls back on ``newest``.
         count: Steps since the start.
         total: Steps after which the run stops, if so.
+        walls_ms: What median and 95th percentile are of; ``None`` = of ``newest``.
     """
     if not newest:
         return StepView(count, total)
-    walls = [step.wall_ns / 1e6 for step in newest]
+    walls = list(walls_ms or (step.wall_ns / 1e6 for step in newest))
     source: Sequence[Step] | Sequence[StepRollup] = rollups or newest
     n = sum(rollup.n for rollup in rollups) or len(newest)
     sums = {label: sum(item.labels.get(label, 0) for item in source) for label in LABELS}

@@ -29,6 +29,7 @@ def gpu_chart(
     *,
     training: tuple[int, int] | None = None,
     shape: str = "",
+    over: bool = False,
 ) -> Chart | None:
     """Utilisation as the driver sampled it; the mean over the run's GPUs if it uses several.
 
@@ -42,16 +43,17 @@ def gpu_chart(
         training: First to last step on the axis. Means are over that time: how idle a GPU was
             while the script imported torch is no property of the training.
         shape: From `shape_words`.
+        over: Whether training has ended: then nothing is "now".
     """
-    area = _util_area(util, rollups, axis)
+    area = util_of(util, rollups, axis)
     if area is None:
         return None
     devices = {s.uuid for s in util} | {r.uuid for r in rollups}
     line = _gpm_line(gpm, axis, training)
-    during = _during(axis, training)
-    now, mean = series.latest(area.mean), series.average(area.mean[during])
+    whole = util_of(util, rollups, _within(axis, training))
+    now, mean = series.latest(area.mean), whole.mean[0] if whole is not None else None
     newest = max([*(s.t_ns for s in util), *((r.sec + 1) * _NS for r in rollups)])
-    late = training is not None and newest > training[1] + LATE_NS
+    late = over or (training is not None and newest > training[1] + LATE_NS)
     facts = [f"{now:.0f}% now"] if now is not None and not late else []
     facts += [f"{mean:.0f}% mean"] if mean is not None else []
     facts += [f"shape {shape}"] if shape else []
@@ -66,12 +68,11 @@ def gpu_chart(
     return Chart(name, "gpu", area, line, tuple(facts))
 
 
-def _during(axis: Axis, training: tuple[int, int] | None) -> slice:
-    """The bins that training reached, or all of them."""
-    if training is None:
-        return slice(None)
-    first, last = (int((t - axis.t0_ns) / axis.bin_ns) for t in training)
-    return slice(max(0, first), max(0, last) + 1)
+def _within(axis: Axis, training: tuple[int, int] | None) -> Axis:
+    """One bin of the time of training on the axis, or of all of it: means at any width agree."""
+    first, last = training or (axis.t0_ns, axis.t1_ns)
+    first, last = max(first, axis.t0_ns), min(last, axis.t1_ns)
+    return Axis(first, last, 1) if last > first else Axis(axis.t0_ns, axis.t1_ns, 1)
 
 
 def shape_words(util: Sequence[UtilSample], clocks: Mapping[str, float]) -> str:
@@ -109,9 +110,8 @@ def _electric(gpu: Sequence[GpuSample]) -> list[str]:
     return out
 
 
-def _util_area(
-    util: Sequence[UtilSample], rollups: Sequence[UtilRollup], axis: Axis
-) -> Series | None:
+def util_of(util: Sequence[UtilSample], rollups: Sequence[UtilRollup], axis: Axis) -> Series | None:
+    """Utilisation by bin, the mean over devices; ``None`` without a sample."""
     means: list[tuple[float | None, ...]] = []
     peaks: list[tuple[float | None, ...]] = []
     by_uuid: dict[str, list[UtilSample]] = {}
@@ -157,7 +157,10 @@ def _gpm_line(
         return None
     times = [t for t, _ in known]
     mean = series.mean_by_bin(series.spans_of(times), times, [sm for _, sm in known], axis)
-    return Series("SM active", mean, average=series.average(mean[_during(axis, training)]))
+    whole = series.mean_by_bin(
+        series.spans_of(times), times, [sm for _, sm in known], _within(axis, training)
+    )
+    return Series("SM active", mean, average=whole[0])
 
 
 def cpu_chart(procs: Sequence[ProcSample], cores: float | None, axis: Axis) -> Chart | None:

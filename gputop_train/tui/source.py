@@ -15,7 +15,7 @@ import msgspec
 
 from gputop_train.launch import identity, runs
 from gputop_train.launch.logtail import LogTail
-from gputop_train.model import Diagnosis, Step, UtilSample
+from gputop_train.model import Diagnosis, GpuSample, Step, UtilSample
 from gputop_train.store.reader import RunReader
 from gputop_train.store.rollup import StepRollup
 from gputop_train.tui import build, charts, settings_seen
@@ -25,8 +25,10 @@ from gputop_train.tui.snapshot import Axis, Chart, Snapshot, State, StepView, Vi
 
 #: Above this many steps in the window, per-second sums serve as well as the steps themselves.
 MAX_STEPS = 2_000
-#: Steps behind the median and the 95th percentile.
-NEWEST_STEPS = 200
+#: Steps that stand for a window in which none ended.
+NEWEST_STEPS = 20
+#: Steps behind the median and the 95th percentile in a window of more than `MAX_STEPS`.
+WALLS = 5_000
 #: The shape of the utilisation is read this often.
 SHAPE_NS = 5_000_000_000
 #: Spans of the time axis of a young run, in seconds: it grows with the run instead of leaving most
@@ -133,6 +135,9 @@ def _read_parts(
     """All parts of a snapshot that come from the store, in one consistent read."""
     run = files.run
     t0, t1 = axis.t0_ns, min(axis.t1_ns, now)
+    # Once training is over its last readings stand: what a script does on its way out, and a
+    # device at rest, say nothing about it.
+    last = t1 if over_ns is None else max(t0 + 1, min(t1, over_ns))
     ranks = reader.ranks()
     rank = ranks[0] if ranks else None
     probes = reader.probe_states()
@@ -142,26 +147,26 @@ def _read_parts(
     few = bool(rollups) and sum(rollup.n for rollup in rollups) <= MAX_STEPS
     steps = reader.steps(t0, t1, rank=rank) if few or not rollups else []
     lanes, _ = build.lanes(steps or rollups, axis)
-    hosts = reader.host(t1 - 30 * NS, t1)
+    hosts = reader.host(last - 30 * NS, last)
     host = hosts[-1] if hosts else None
-    gpu = reader.gpu(t1 - 120 * NS, t1)
+    gpu = reader.gpu(last - 120 * NS, last)
     run_view = build.run_view(run, probe)
     intervals = reader.intervals(t0, t1)
     spans: Sequence[Step | StepRollup] = steps or rollups
-    in_window = [step for step in newest if step.t1_ns >= t0]
     step = build.step_view(
-        in_window if len(in_window) >= 5 else newest[-20:],
+        steps if len(steps) >= 5 else newest,
         rollups,
         count=newest[-1].index + 1 if newest else 0,
         total=_steps_total(run),
+        walls_ms=_newest_walls(reader, rollups) if rollups and not few else None,
     )
     clocks = build.clocks(step.median_ms, intervals)
-    chart = _chart(reader, files, axis, t1, spans, clocks, run_view.device)
+    over = over_ns is not None and over_ns <= t1
+    chart = _chart(reader, files, axis, t1, spans, clocks, run_view.device, gpu, over=over)
     # The whole window's processes are only needed where they are the chart.
-    procs = reader.procs(t1 - 30 * NS if chart is not None else t0, t1)
-    # What a script gives back on its way out would hide what it held while it trained.
-    held_ns = t1 if over_ns is None else max(t0 + 1, min(t1, over_ns))
-    memory = reader.memory(min(t0, held_ns - 120 * NS), held_ns, rank=rank)
+    procs = reader.procs(last - 30 * NS if chart is not None else t0, t1)
+    at_last = [proc for proc in procs if proc.t_ns <= last]
+    memory = reader.memory(min(t0, last - 120 * NS), last, rank=rank)
     diagnosis = _diagnosis(reader)
     loaders = reader.loaders()
     return {
@@ -174,11 +179,18 @@ def _read_parts(
         "marks": build.marks(intervals, axis),
         "step": step,
         "memory": build.memory_view(memory, gpu, host, axis),
-        "loader": build.loader_view(loaders, reader.loader_depths(t0, t1), procs, axis),
-        "host": build.host_view(host, procs),
+        "loader": build.loader_view(loaders, reader.loader_depths(t0, last), at_last, axis),
+        "host": build.host_view(host, at_last),
         "notes": _notes(reader, probe),
         **page_parts(Asked(reader, run, files.path, view, axis, now, rank, over_ns)),
     }
+
+
+def _newest_walls(reader: RunReader, rollups: Sequence[StepRollup]) -> list[float]:
+    """Milliseconds of at most about `WALLS` steps, the newest of the window."""
+    count, end = sum(rollup.n for rollup in rollups), rollups[-1].t1_ns
+    begin = max(rollups[0].t0_ns, end - (end - rollups[0].t0_ns) * WALLS // max(1, count))
+    return [time.wall_ns / 1e6 for time in reader.step_times(begin, end, rollups[0].rank)]
 
 
 def _chart(
@@ -189,6 +201,9 @@ def _chart(
     steps: Sequence[Step | StepRollup],
     clocks: Mapping[str, float],
     device: str,
+    readings: Sequence[GpuSample],
+    *,
+    over: bool,
 ) -> Chart | None:
     t0 = axis.t0_ns
     training = (steps[0].t0_ns, steps[-1].t1_ns) if steps else None
@@ -196,11 +211,13 @@ def _chart(
     # Samples are kept for the newest minutes; older seconds live on as sums.
     oldest = min((sample.t_ns for sample in util), default=t1)
     rollups = reader.util_rollups(t0, oldest - NS) if oldest > t0 + 2 * NS else []
-    gpu = reader.gpu(t1 - 5 * NS, t1)
+    gpu = [one for one in readings if one.t_ns >= readings[-1].t_ns - 5 * NS]
     during = [s for s in util if training and training[0] <= s.t_ns <= training[1]]
     shape = files.shape(during, axis, t1, clocks) if during else ""
     gpm = reader.gpm(t0 - NS, t1)
-    return charts.gpu_chart(util, rollups, gpm, gpu, axis, device, training=training, shape=shape)
+    return charts.gpu_chart(
+        util, rollups, gpm, gpu, axis, device, training=training, shape=shape, over=over
+    )
 
 
 def _notes(reader: RunReader, probe: Mapping[str, Any] | None) -> tuple[str, ...]:

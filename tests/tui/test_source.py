@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from gputop_train.model import GpuSample, HostSample, ProcSample, Step, UtilSample
 from gputop_train.store.errors import StoreError
 from gputop_train.store.writer import RunWriter
 from gputop_train.tui.replay import STORY_S, ReplaySource
 from gputop_train.tui.snapshot import View
 from gputop_train.tui.source import LiveSource, axis_for
 
-from .made_run import START, S, exit_json, run_json, write_store
+from .made_run import START, UUID, S, exit_json, run_json, write_store
 
 VIEW = View(window_s=60, columns=60, log_lines=20)
 GIB = 1 << 30
@@ -252,3 +253,50 @@ def test_a_replay_without_records_says_where_the_output_is(run_dir: Path) -> Non
     run_json(run_dir)
     with pytest.raises(StoreError, match=r"output\.log"):
         ReplaySource(run_dir).read(VIEW)
+
+
+def test_once_training_is_over_the_last_readings_are_those_of_its_end(run_dir: Path) -> None:
+    end = write_store(run_dir, pid=os.getpid())
+    with RunWriter(run_dir / "run.sqlite") as writer:
+        for t in range(end + S, end + 20 * S, S):
+            writer.add_util([UtilSample(t, UUID, 0.0)])
+            writer.add_gpu([GpuSample(t, UUID, memory_total=80 * GIB, power_w=70.0)])
+            writer.add_host([HostSample(t, cpu_busy=0.1, cpus_total=16, cpus_allowed=4)])
+            writer.add_procs([ProcSample(t, os.getpid() + 1, "worker", cpu=0.0)])
+        writer.commit()
+    run_json(run_dir, pid=os.getpid())
+    exit_json(run_dir, end + 20 * S)
+    source = LiveSource(run_dir, now_ns=lambda: end + 20 * S)
+    snaps = [source.read(View(window_s=60, columns=columns)) for columns in (17, 60, 181)]
+    source.close()
+    for snap in snaps:
+        assert snap.chart is not None
+        assert not any("now" in fact or "70 of" in fact for fact in snap.chart.facts)
+        assert "228 of 700 W" in snap.chart.facts
+        # The same time gives the same mean, however wide the screen is.
+        assert {"35% mean", "SM active 20%"} <= set(snap.chart.facts)
+        assert snap.loader is not None
+        assert snap.loader.cpu == (0.5, 0.25)
+        assert snap.host is not None
+        assert snap.host.cores_busy == 1.5
+
+
+@pytest.mark.parametrize("per_second", [10, 100])
+def test_median_and_p95_are_of_the_window_whatever_way_it_is_read(
+    run_dir: Path, per_second: int
+) -> None:
+    wall = S // per_second
+    count = 60 * per_second
+    with RunWriter(run_dir / "run.sqlite") as writer:
+        writer.add_steps(
+            # The newest are slower: those alone would give another median.
+            Step(0, i, START + i * wall - (i > count * 0.7) * wall // 2, START + (i + 1) * wall, {})
+            for i in range(count)
+        )
+        writer.commit()
+    run_json(run_dir, pid=os.getpid())
+    source = LiveSource(run_dir, now_ns=lambda: START + 60 * S)
+    step = source.read(VIEW).step
+    source.close()
+    assert step.median_ms == pytest.approx(1000 / per_second)
+    assert step.p95_ms == pytest.approx(1500 / per_second)
