@@ -163,8 +163,17 @@ def _gpm_line(
     return Series("SM active", mean, average=whole[0])
 
 
-def cpu_chart(procs: Sequence[ProcSample], cores: float | None, axis: Axis) -> Chart | None:
-    """Cores the run's processes keep busy, in percent of those it may use."""
+def cpu_chart(
+    procs: Sequence[ProcSample], cores: float | None, axis: Axis, *, over: bool = False
+) -> Chart | None:
+    """Cores the run's processes keep busy, in percent of those it may use.
+
+    Args:
+        procs: Readings of the processes.
+        cores: Cores the run may use.
+        axis: The bins.
+        over: Whether training has ended: then nothing is "now".
+    """
     if not cores:
         return None
     by_time: dict[int, float] = {}
@@ -184,6 +193,7 @@ def cpu_chart(procs: Sequence[ProcSample], cores: float | None, axis: Axis) -> C
     busy = by_time[times[-1]]
     mean = series.average(area.mean)
     allowed = f"{cores:.1f}".removesuffix(".0")
-    facts = [f"{busy:.1f} of {allowed} cores now"]
-    facts += [f"{mean:.0f}% mean"] if mean is not None else []
+    facts = [] if over else [f"{busy:.1f} of {allowed} cores now"]
+    of = f" of {allowed} cores" if over else ""
+    facts += [f"{mean:.0f}% mean{of}"] if mean is not None else []
     return Chart("CPU used by this run", "cpu", area, None, tuple(facts))

@@ -174,7 +174,7 @@ def _read_parts(
         "run": run_view,
         "diagnosis": diagnosis,
         "settings": settings_seen.groups(run, probe, loaders, diagnosis),
-        "chart": chart or charts.cpu_chart(procs, build.allowed_cores(host), axis),
+        "chart": chart or charts.cpu_chart(procs, build.allowed_cores(host), axis, over=over),
         "lanes": lanes,
         "marks": build.marks(intervals, axis),
         "step": step,
@@ -298,6 +298,8 @@ class LiveSource:
             exit_code=code,
             exit_text=words,
             log=files.lines(view.log_lines),
+            log_path=str(files.path / "output.log"),
+            log_size=files.log.size,
             page=view.page,
             **parts,
         )

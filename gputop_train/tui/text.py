@@ -101,10 +101,18 @@ def count(number: int) -> str:
 
 
 def rate(per_s: float) -> str:
-    """A rate with three significant digits: ``1,150``, ``412``, ``3.7``."""
-    if per_s >= 99.5:
-        return f"{per_s:,.0f}"
-    return f"{per_s:.1f}" if per_s >= 9.95 else f"{per_s:.2f}"
+    """A rate in digits worth reading: ``3.71``, ``412``, ``1,150``, ``62.8k``, ``1.19M``."""
+    for divisor, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if per_s >= 0.9995 * divisor and per_s >= 9_999.5:
+            return f"{_three(per_s / divisor)}{unit}"
+    return f"{per_s:,.0f}" if per_s >= 999.5 else _three(per_s)
+
+
+def _three(value: float) -> str:
+    """Three digits, the last of them rounded."""
+    return (
+        f"{value:.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
+    )
 
 
 def factor(number: float) -> str:

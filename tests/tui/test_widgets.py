@@ -13,6 +13,7 @@ from gputop_train.tui.layout import TINY_ROWS, plan
 from gputop_train.tui.paint import ASCII, UNICODE, Glyphs, Row, fit
 from gputop_train.tui.screens.texts import evidence_page
 from gputop_train.tui.snapshot import Lane, LoaderView, Mark, Snapshot, StepView, View
+from gputop_train.tui.text import rate
 from gputop_train.tui.widgets.header import header_row
 from gputop_train.tui.widgets.keys import keys_row
 from gputop_train.tui.widgets.logpane import log_rows
@@ -83,7 +84,7 @@ def test_the_rows_of_the_terminal_are_shared_out_to_the_last_one(height: int) ->
 def test_the_card_names_cause_place_change_and_gain() -> None:
     text = read(card_rows(starved(view()), 120, 10, UNICODE))
     assert "STARVED" in text
-    assert "expect 2.1 to 2.7x faster (501 to 645 samples/s)" in text
+    assert "expect 2.1 to 2.7x faster (500 to 640 samples/s)" in text
     assert "The GPU waits for data in 64% of every step" in text
     assert "confidence high" in text
     assert "proj/train.py:41" in text
@@ -312,3 +313,10 @@ def test_a_nearly_full_device_is_drawn_in_the_warning_ink() -> None:
     inks = {ink for row in memory_rows(full, 120, 1, UNICODE) for _, ink in row}
     assert "warn" in inks
     assert "warn" not in {ink for row in memory_rows(snap, 120, 1, UNICODE) for _, ink in row}
+
+
+def test_rates_have_the_digits_worth_reading() -> None:
+    known = {3.714: "3.71", 9.996: "10.0", 41.24: "41.2", 99.96: "100", 412.4: "412"}
+    known |= {999.6: "1,000", 1150.2: "1,150", 9999.4: "9,999", 9_999.6: "10.0k", 62_763: "62.8k"}
+    known |= {759_143: "759k", 999_600: "1.00M", 1_193_357: "1.19M", 2.5e9: "2.50G", 0.0: "0.00"}
+    assert {value: rate(value) for value in known} == known

@@ -188,14 +188,20 @@ def _promise(gain: Gain | None, samples_per_s: float | None) -> str:
             return ""
         words = f"expect {_range(factor(low).removesuffix('x'), factor(high))} faster"
         if samples_per_s:
-            words += f" ({_range(rate(samples_per_s * low), rate(samples_per_s * high))} samples/s)"
+            rates = _range(_about(samples_per_s * low), _about(samples_per_s * high))
+            words += f" ({rates} samples/s)"
         return words
     if gain.ceiling is None or gain.ceiling < 1.02:
         return ""
     words = f"{'at least' if gain.at_least else 'up to'} {factor(gain.ceiling)} faster"
     if samples_per_s:
-        words += f" ({rate(samples_per_s * gain.ceiling)} samples/s)"
+        words += f" ({_about(samples_per_s * gain.ceiling)} samples/s)"
     return words
+
+
+def _about(per_s: float) -> str:
+    """A predicted rate: in no more digits than a prediction is worth."""
+    return rate(float(f"{per_s:.2g}"))
 
 
 def _also(diagnosis: Diagnosis | None) -> tuple[Line, ...]:
