@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,11 +18,12 @@ from textual.events import Resize
 from textual.screen import Screen
 
 from gputop_train.look import WINDOWS
-from gputop_train.tui import pages, terminal
+from gputop_train.tui import commands, terminal
+from gputop_train.tui.clipboard import Copy
 from gputop_train.tui.doors import Doors
 from gputop_train.tui.feed import Feed
-from gputop_train.tui.files import write_private
 from gputop_train.tui.messages import ReadFailed, SnapshotReady, StopAnswered
+from gputop_train.tui.page import Page
 from gputop_train.tui.paging import PagedApp
 from gputop_train.tui.replay import ReplayControls
 from gputop_train.tui.result import TuiResult
@@ -62,7 +62,6 @@ class GputopApp(PagedApp):
         Binding("plus,equals_sign", "window(1)", "longer window"),
         Binding("minus", "window(-1)", "shorter window"),
         Binding("e", "evidence", "evidence"),
-        Binding("y", "copy", "copy advice"),
         Binding("left", "seek(-10)", "back"),
         Binding("right", "seek(10)", "forth"),
         Binding("home", "seek(-1e12)", "beginning"),
@@ -232,34 +231,14 @@ class GputopApp(PagedApp):
             self._replay.change_speed(by)
             self._feed.now()
 
-    def action_copy(self) -> None:
-        """Put the advice on the clipboard (OSC 52) and into a file."""
-        text = advice_block(self._newest) if self._newest is not None else ""
-        if not text:
-            self.say("There is no advice to copy yet.")
-            return
-        self.copy_to_clipboard(text)
-        where = self._write("advice.txt", text)
-        self.say(f"Advice copied; also in {where}" if where else "Advice copied to the clipboard.")
-
-    def _write(self, name: str, text: str) -> Path | None:
-        return write_private(self._run_dir, name, text)
+    def to_copy(self, screen: Screen[Any]) -> Copy | None:
+        """What a screen has to copy; a page that has nothing of its own, the advice."""
+        found = super().to_copy(screen)
+        if found is None and isinstance(screen, Page) and self._newest is not None:
+            text = advice_block(self._newest)
+            found = Copy("Advice", text, "advice.txt") if text else None
+        return found
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        """The palette's commands: our keys by name, and the colour theme."""
-        yield SystemCommand("Leave", "Detach from the run, or stop it", self.action_leave)
-        for name in pages.by_name():
-            yield SystemCommand(
-                f"Page: {name}", f"Key {pages.key_of(name)}", partial(self.action_page, name)
-            )
-        yield SystemCommand("Settings", "Change what the next run has", self.action_settings)
-        yield SystemCommand("Rerun", "Run the script again with changes", self.action_rerun)
-        yield SystemCommand(
-            "Trial", "Prove changes, in turns with the script as it is", self.action_trial
-        )
-        yield SystemCommand("Compare", "Side by side with another run", self.action_compare)
-        yield SystemCommand("Help", "Keys and how to read the screen", self.action_help)
-        yield SystemCommand("Evidence", "What the verdict rests on", self.action_evidence)
-        yield SystemCommand("Copy advice", "To the clipboard and a file", self.action_copy)
-        yield SystemCommand("Screenshot", "Save the screen as an SVG picture", self.action_picture)
-        yield SystemCommand("Theme", "Change the colours", self.action_change_theme)
+        """The palette's commands: every key by name, the pages, the themes."""
+        return commands.commands(self, screen, replay=self._replay is not None)

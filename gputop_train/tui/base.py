@@ -9,10 +9,13 @@ from typing import Any, ClassVar
 
 from rich.console import RenderableType
 from rich.style import Style
-from textual.app import App
+from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.filter import LineFilter, NoColor
+from textual.screen import Screen
 
+from gputop_train.tui import clipboard, commands
+from gputop_train.tui.clipboard import Copy
 from gputop_train.tui.files import write_private
 from gputop_train.tui.messages import LeaveNow
 from gputop_train.tui.paint import ASCII, UNICODE
@@ -38,6 +41,7 @@ class BaseApp(App[TuiResult]):
         Binding("q", "leave", "quit"),
         Binding("ctrl+c", "leave", "quit", priority=True),
         Binding("s", "picture", "screenshot"),
+        Binding("y", "copy", "copy"),
     ]
 
     def __init__(self, *, ascii: bool = False) -> None:
@@ -52,6 +56,7 @@ class BaseApp(App[TuiResult]):
         self._says = 0
         self._leaving = False
         self._pictures_dir: Path | None = None
+        self._run_dir: Path | None = None
 
     @property
     def inks(self) -> Mapping[str, Style]:
@@ -119,6 +124,44 @@ class BaseApp(App[TuiResult]):
             tell = getattr(screen, "say", None)
             if tell is not None:
                 tell(text)
+
+    def may(self, action: str) -> bool:
+        """Whether an action is this app's to offer."""
+        return bool(action)
+
+    def action_theme(self, name: str) -> None:
+        """Other colours."""
+        self.theme = name
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        """The palette's commands; Textual's own would write files and quit without asking."""
+        return commands.commands(self, screen, replay=False)
+
+    def to_copy(self, screen: Screen[Any]) -> Copy | None:
+        """What a screen has to copy; ``None`` = nothing."""
+        given = getattr(screen, "to_copy", None)
+        found = given() if given is not None else None
+        return found if isinstance(found, Copy) else None
+
+    def action_copy(self) -> None:
+        """Put what is in front on the clipboard (OSC 52) and into a file."""
+        copy = self.to_copy(self.screen)
+        if copy is None:
+            self.say("There is nothing to copy here yet.")
+            return
+        where = write_private(self._run_dir, copy.name, copy.text)
+        if len(copy.text.encode()) > clipboard.MOST_BYTES:
+            kept = f" It is in {where}" if where else ""
+            self.say(f"{copy.what} not copied: too long for a clipboard.{kept}")
+            return
+        self.copy_to_clipboard(copy.text)
+        self.say(f"{copy.what} copied; also in {where}" if where else f"{copy.what} copied.")
+
+    def copy_to_clipboard(self, text: str) -> None:
+        """As Textual, and through tmux and GNU screen."""
+        super().copy_to_clipboard(text)
+        if self._driver is not None and (wrapped := clipboard.wrapped(text)):
+            self._driver.write(wrapped)
 
     def action_picture(self) -> None:
         """Save the screen as SVG."""

@@ -64,7 +64,6 @@ class ChangingApp(BaseApp):
         self._next: Next | None = None
         self._starting = False
         self._trial_dir: Path | None = None
-        self._run_dir: Path | None = None
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """The pages' keys mean nothing while another screen lies over it."""
@@ -277,7 +276,6 @@ _OF_PAGES = {
     "trial",
     "compare",
     "evidence",
-    "copy",
     "space",
     "window",
     "seek",

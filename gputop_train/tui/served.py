@@ -6,13 +6,11 @@ import argparse
 import ctypes
 import os
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from textual.app import SystemCommand
 from textual.command import CommandPalette
-from textual.screen import Screen
 
 from gputop_train.launch import runs
 from gputop_train.launch.runfile import read_json
@@ -76,12 +74,9 @@ class ServedApp(GputopApp):
             return None
         return super().push_screen(screen, *args, **kwargs)
 
-    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        """The commands that only show."""
-        for command in super().get_system_commands(screen):
-            called = getattr(command.callback, "func", command.callback)
-            if getattr(called, "__name__", "").removeprefix("action_") in _SHOWS:
-                yield command
+    def may(self, action: str) -> bool:
+        """Likewise for the palette."""
+        return action in _SHOWS
 
     def action_leave(self) -> None:
         """Close what lies over a page, then the view; the run is none of its business."""

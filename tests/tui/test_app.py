@@ -156,7 +156,7 @@ async def test_copying_without_a_verdict_says_there_is_nothing(tmp_path: Path) -
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         await pilot.press("y")
-        await until(pilot, lambda: any("no advice" in line for line in lines(app)))
+        await until(pilot, lambda: any("nothing to copy" in line for line in lines(app)))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -223,7 +223,7 @@ async def test_the_command_palette_quits_by_the_same_question() -> None:
         await pilot.press("ctrl+q")
         await pilot.pause()
         assert len(app.screen_stack) == 2
-        assert {command.title for command in app.get_system_commands(app.screen)} >= {
+        assert {command.title for command in app.get_system_commands(app.front)} >= {
             "Leave",
             "Help",
             "Settings",

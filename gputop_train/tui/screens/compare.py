@@ -15,8 +15,10 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.screen import Screen
 
+from gputop_train.report import compare_text
 from gputop_train.report.compare import Comparison
 from gputop_train.tui import other_runs
+from gputop_train.tui.clipboard import Copy
 from gputop_train.tui.other_runs import CompareError, OtherRun
 from gputop_train.tui.paint import Glyphs
 from gputop_train.tui.widgets.compare import CompareTable
@@ -178,6 +180,13 @@ class Compare(Screen[None]):
     def say(self, message: str) -> None:
         """Answer a key press."""
         self._table.show(self._table.found, message)
+
+    def to_copy(self) -> Copy | None:
+        """The comparison as Markdown, as ``compare --markdown`` gives it."""
+        found = self._table.found
+        if found is None:
+            return None
+        return Copy("Comparison", compare_text.markdown(found), "compare.md")
 
     def _begin(self) -> None:
         threading.Thread(target=self._make, name="gputop-compare", daemon=True).start()

@@ -13,6 +13,7 @@ from textual.screen import Screen
 
 from gputop_train.launch.options import Setting, UsageProblem
 from gputop_train.tui import next_run
+from gputop_train.tui.clipboard import Copy
 from gputop_train.tui.messages import ChoicesMade, RerunAsked, TrialAsked
 from gputop_train.tui.paint import Glyphs
 from gputop_train.tui.snapshot import SettingGroup, SettingSeen, Snapshot
@@ -83,6 +84,11 @@ class Settings(Screen[None]):
     def say(self, message: str) -> None:
         """Answer a key press."""
         self._turn(message=message)
+
+    def to_copy(self) -> Copy | None:
+        """The command that does the same."""
+        line = self._page.command
+        return Copy("Command", f"{line}\n", "next-run.txt") if line else None
 
     def _turn(self, **changes: object) -> None:
         page = replace(self._page, **changes)  # type: ignore[arg-type]

@@ -18,10 +18,11 @@ from gputop_train import paths
 from gputop_train.launch import identity
 from gputop_train.launch.options import Setting
 from gputop_train.trial import store
+from gputop_train.tui.clipboard import Copy
 from gputop_train.tui.paint import Glyphs
 from gputop_train.tui.screens.ask import Answer, Ask
 from gputop_train.tui.trial_page import TrialPage, page
-from gputop_train.tui.widgets.trial import TrialTable
+from gputop_train.tui.widgets.trial import TrialTable, table_text
 
 _PERIOD_S = 0.5
 #: A trial that was just started has no record yet; after so many looks nobody will write one.
@@ -79,6 +80,12 @@ class Trial(Screen[tuple[Setting, ...] | None]):
     def say(self, message: str) -> None:
         """Answer a key press."""
         self._table.say(message)
+
+    def to_copy(self) -> Copy | None:
+        """The table and what it came to, as text."""
+        shown = self.page
+        text = table_text(shown) if shown is not None and shown.rows else ""
+        return Copy("Table", text, "trial.txt") if text else None
 
     def _read(self) -> None:
         """Look at the record twice a second; never ahead of the screen."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gputop_train.model import LABELS
-from gputop_train.tui.paint import Glyphs, Row, Span, clip, fit, plain, spread, wrap
+from gputop_train.tui.paint import UNICODE, Glyphs, Row, Span, clip, fit, plain, spread, wrap
 from gputop_train.tui.text import compact_ms, duration, label_word, milliseconds, rate, size
 from gputop_train.tui.trial_page import TrialPage, TrialRow
 from gputop_train.tui.widgets.board import Board
@@ -111,6 +111,8 @@ _COLUMNS = (
     _Column("cost/M", 8, 8, _cost),
 )
 _VERDICT = 15
+#: Of a table that is pasted: all columns fit.
+_TEXT_COLUMNS = 130
 
 
 def trial_rows(page: TrialPage, width: int, height: int, glyphs: Glyphs) -> list[Row]:
@@ -145,6 +147,14 @@ def trial_rows(page: TrialPage, width: int, height: int, glyphs: Glyphs) -> list
         room = height - len(rows) - len(foot)
     rows += [()] * room
     return [*rows[: max(0, height - len(foot))], *foot]
+
+
+def table_text(page: TrialPage) -> str:
+    """The table, and what it came to in words, to be pasted somewhere."""
+    parts = [_title(page, _TEXT_COLUMNS, UNICODE), (), *_table(page, _TEXT_COLUMNS, UNICODE)]
+    lines = ["".join(text for text, _ in row).rstrip() for row in parts]
+    said = [*page.sentences, *page.notes, *filter(None, [page.stop_hint])]
+    return "\n".join([*lines, *([""] if said else []), *said]) + "\n"
 
 
 def _title(page: TrialPage, width: int, glyphs: Glyphs) -> Row:
