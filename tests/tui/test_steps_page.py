@@ -132,6 +132,11 @@ def test_steps_kept_by_the_second_only_are_counted_and_not_shown(run_dir: Path) 
     assert view.count + view.older == pytest.approx(3000, abs=4)  # seconds are whole
 
 
+def test_of_too_few_steps_none_is_called_slow_or_quick(run_dir: Path) -> None:
+    end = made_steps.write(run_dir, 4)
+    assert {row.why for row in seen(run_dir, end).newest} == {()}
+
+
 def test_each_rank_is_read_alone(run_dir: Path) -> None:
     end = made_steps.write(run_dir, ranks=3)
     view = seen(run_dir, end)

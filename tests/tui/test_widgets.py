@@ -320,3 +320,13 @@ def test_rates_have_the_digits_worth_reading() -> None:
     known |= {999.6: "1,000", 1150.2: "1,150", 9999.4: "9,999", 9_999.6: "10.0k", 62_763: "62.8k"}
     known |= {759_143: "759k", 999_600: "1.00M", 1_193_357: "1.19M", 2.5e9: "2.50G", 0.0: "0.00"}
     assert {value: rate(value) for value in known} == known
+
+
+def test_a_run_with_steps_is_not_said_to_wait_for_its_first() -> None:
+    none = STATES["starting"](view())
+    assert "Waiting for the first" in read(card_rows(none, 80, 6, UNICODE))
+    some = read(card_rows(replace(none, step=StepView(2)), 80, 6, UNICODE))
+    assert "TOO EARLY" in some
+    assert "Waiting for the first" not in some
+    over = card_rows(replace(none, state="ended"), 80, 6, UNICODE)
+    assert "No optimizer step was seen." in read(over)

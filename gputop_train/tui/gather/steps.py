@@ -21,6 +21,8 @@ from gputop_train.tui.views.steps import Histogram, Pause, StepRow, StepsView
 NEWEST, SLOWEST = 300, 100
 #: Steps the medians by label are of, spread over the window.
 USUAL = 300
+#: Fewer steps have no usual one to set a step beside.
+USUAL_OF = 5
 #: A window with fewer steps shows the newest ones, however old.
 FEW = 20
 #: Longest interruptions of a step that are located.
@@ -69,7 +71,7 @@ def steps_view(asked: Asked, rank: int) -> StepsView:
         step.t1_ns: step_row(
             step,
             usual,
-            median_ns,
+            median_ns if len(times) >= USUAL_OF else 0.0,
             pauses.get(step.t1_ns, ()),
             sites,
             origin_ns=origin,
@@ -138,7 +140,7 @@ def step_row(
     Args:
         step: The step.
         usual: Median nanoseconds by label.
-        median_ns: Median wall time.
+        median_ns: Median wall time; 0 where there are too few steps to tell.
         pauses: Its interruptions.
         sites: Places by id.
         origin_ns: When the run began.

@@ -63,6 +63,9 @@ def card(snap: Snapshot, glyphs: Glyphs) -> Card:
     status = diagnosis.status if diagnosis is not None else "no-steps"
     note = diagnosis.note if diagnosis is not None else ""
     over = snap.state in ("ended", "lost")
+    if status == "no-steps" and snap.step.count and not over:
+        # Steps are seen at once, and judged every few seconds.
+        status, note = "too-early", "The first steps have ended. Measuring."
     if status == "healthy":
         return Card(
             "HEALTHY",
