@@ -28,8 +28,8 @@ class Standing:
         The same claim with new numbers is told at once, and so is the first.
         """
         stands = self._stands
-        key = _claim(found)
-        if stands is None or key == _claim(stands) or not _contested(stands, found):
+        key = claim_of(found)
+        if stands is None or key == claim_of(stands) or not _contested(stands, found):
             self._rival, self._seen = None, 0
         else:
             self._seen = self._seen + 1 if key == self._rival else 1
@@ -41,7 +41,8 @@ class Standing:
         return found
 
 
-def _claim(diagnosis: Diagnosis) -> tuple[str, ...]:
+def claim_of(diagnosis: Diagnosis) -> tuple[str, ...]:
+    """What a diagnosis says, numbers aside: its status, and its verdict's ids."""
     finding = diagnosis.verdict
     if finding is None:
         return (diagnosis.status,)

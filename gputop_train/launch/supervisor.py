@@ -90,6 +90,7 @@ class Supervisor:
             raise
         self._guard = self._pipe.guard
         self._judge = verdicts.Judge(store_path(run_dir, run))
+        self._claims = verdicts.Claims()
         self._absence = Absence(child.pid, time.monotonic_ns() + patience_ns)
         self._leave = threading.Event()
         self._wake = threading.Event()
@@ -148,6 +149,9 @@ class Supervisor:
         diagnosis = self._judge.judge(now_ns, stretch=self._cost.stretch)
         if diagnosis is not None:
             self._pipe.writer.add_finding(now_ns, verdicts.as_body(diagnosis))
+            claim = self._claims.news(diagnosis)
+            if claim is not None:
+                self._pipe.writer.add_note(now_ns, "claim", claim)
 
     def _explain_absence(self, now_ns: int) -> None:
         text = self._absence.explain(now_ns)

@@ -81,6 +81,29 @@ class Judge:
             self._reader = None
 
 
+class Claims:
+    """Tells what a diagnosis claims whenever that is another claim than before.
+
+    Of old diagnoses the store keeps one a minute; when a verdict began and ended is kept for ever.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[str, ...] | None = None
+
+    def news(self, diagnosis: Diagnosis) -> dict[str, Any] | None:
+        """The body of a ``claim`` note, ``None`` for the same claim with other numbers."""
+        from gputop_train.diagnose.standing import claim_of
+
+        claim = claim_of(diagnosis)
+        if claim == self._last:
+            return None
+        self._last = claim
+        found = diagnosis.verdict
+        named = ("id", "refined", "severity", "confidence")
+        about = {name: getattr(found, name) for name in named} if found is not None else {}
+        return {"status": diagnosis.status, **about}
+
+
 def as_body(diagnosis: Diagnosis) -> dict[str, Any]:
     """A diagnosis as the store and the screen exchange it."""
     body: dict[str, Any] = msgspec.to_builtins(diagnosis)

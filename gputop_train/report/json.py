@@ -218,11 +218,11 @@ def _gpu(window: Window) -> dict[str, Any]:
         "util_mean": acc.util_mean,
         "util_shape": shape_of(window).label,
         "busy_share": acc.busy_share,
-        "exposed": _exposed(window),
+        "exposed": exposed_idle(window),
     }
 
 
-def _exposed(window: Window) -> dict[str, float | None]:
+def exposed_idle(window: Window) -> dict[str, float | None]:
     """Idle time by what the GPU waited for; busy time and these never exceed the whole.
 
     Launch idle is what ``launch-bound`` judged, taken out of what nothing else explains.

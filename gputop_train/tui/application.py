@@ -29,7 +29,7 @@ from gputop_train.tui.replay import ReplayControls
 from gputop_train.tui.result import TuiResult
 from gputop_train.tui.screens.ask import leaving
 from gputop_train.tui.screens.reading import Reading
-from gputop_train.tui.screens.texts import evidence_page, help_page, laid_out
+from gputop_train.tui.screens.texts import help_page, laid_out
 from gputop_train.tui.screens.trial import Trial
 from gputop_train.tui.source import Source
 from gputop_train.tui.text import duration
@@ -195,9 +195,8 @@ class GputopApp(PagedApp):
         self.push_screen(Reading(laid_out(help_page(self.glyphs), self.glyphs)))
 
     def action_evidence(self) -> None:
-        """What the verdict rests on."""
-        diagnosis = self._newest.diagnosis if self._newest is not None else None
-        self.push_screen(Reading(laid_out(evidence_page(diagnosis), self.glyphs)))
+        """What the verdict rests on, and what was ruled out."""
+        self.to_findings()
 
     def action_space(self) -> None:
         """Freeze the view or let it go; in a replay, pause or play."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gputop_train.tui.page import Page
+from gputop_train.tui.screens.findings import FindingsPage
 from gputop_train.tui.screens.lines import LinesPage
 from gputop_train.tui.screens.overview import Overview
 from gputop_train.tui.screens.steps import StepsPage
@@ -21,7 +22,7 @@ NAMES = (
 )
 
 #: The pages that can be opened, in any order.
-PAGES: tuple[type[Page], ...] = (Overview, StepsPage, LinesPage)
+PAGES: tuple[type[Page], ...] = (Overview, StepsPage, LinesPage, FindingsPage)
 
 
 def key_of(name: str) -> str:

@@ -18,6 +18,7 @@ from gputop_train.tui.changing import ChangingApp
 from gputop_train.tui.doors import Doors
 from gputop_train.tui.messages import ViewAsked
 from gputop_train.tui.page import Page
+from gputop_train.tui.screens.findings import FindingsPage
 from gputop_train.tui.screens.lines import LinesPage
 from gputop_train.tui.snapshot import Snapshot, View
 
@@ -86,6 +87,12 @@ class PagedApp(ChangingApp):
         self.action_page(LinesPage.NAME)
         if isinstance(self._front, LinesPage):
             self._front.to_verdict()
+
+    def to_findings(self) -> None:
+        """Bring the findings to the front, at what stands."""
+        self.action_page(FindingsPage.NAME)
+        if isinstance(self._front, FindingsPage):
+            self._front.newest()
 
     # What is asked for
 

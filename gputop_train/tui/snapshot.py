@@ -11,6 +11,7 @@ from typing import Literal
 
 from gputop_train.launch.options import SettingValue
 from gputop_train.model import Diagnosis
+from gputop_train.tui.views.findings import FindingsView
 from gputop_train.tui.views.lines import LinesView
 from gputop_train.tui.views.steps import StepsView
 
@@ -257,3 +258,4 @@ class Snapshot:
     page: str = "overview"
     steps: StepsView | None = None
     lines: LinesView | None = None
+    findings: FindingsView | None = None

@@ -71,7 +71,7 @@ def test_a_run_is_recorded_judged_and_reported_and_shared_memory_is_given_back(r
         assert reader.host(None, None)
         assert reader.meta("exit_code") == 7
         assert reader.findings()
-        assert [note.kind for note in reader.notes()] == []
+        assert {note.kind for note in reader.notes()} <= {"claim"}
     report = run.wait_report()
     assert report["run"]["exit_code"] == 7
     assert report["steps"]["count"] == 60

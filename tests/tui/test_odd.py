@@ -33,7 +33,6 @@ from gputop_train.model import (
 from gputop_train.store.writer import RunWriter
 from gputop_train.tui.paint import ASCII, UNICODE, fit
 from gputop_train.tui.replay import ReplaySource
-from gputop_train.tui.screens.texts import evidence_page
 from gputop_train.tui.snapshot import (
     Chart,
     HostView,
@@ -49,6 +48,7 @@ from gputop_train.tui.snapshot import (
     View,
 )
 from gputop_train.tui.source import LiveSource
+from gputop_train.tui.widgets.finding_words import grounds, unjudged
 from gputop_train.tui.widgets.verdict import advice_block, card_height
 
 from .driving import Controls, lines, settle
@@ -200,7 +200,12 @@ def test_every_panel_fills_its_rows_whatever_it_is_given(
         if ascii:
             assert read(rows).isascii(), name
     assert card_height(snap, width, glyphs) >= 2
-    assert evidence_page(snap.diagnosis)
+    if snap.diagnosis is not None:
+        for row in (
+            *grounds(snap.diagnosis, width, glyphs),
+            *unjudged(snap.diagnosis, width, glyphs),
+        ):
+            assert sum(cell_len(text) for text, _ in fit(row, width, glyphs)) == width
     advice_block(snap)
 
 

@@ -42,7 +42,7 @@ def test_plain_ascii_looks_as_agreed(snap_compare: Any) -> None:
     assert snap_compare(app, terminal_size=SIZES["80x24"], run_before=settle)
 
 
-@pytest.mark.parametrize("key", ["q", "question_mark", "e"])
+@pytest.mark.parametrize("key", ["q", "question_mark"])
 def test_what_opens_over_the_screen_looks_as_agreed(key: str, snap_compare: Any) -> None:
     async def open_it(pilot: Any) -> None:
         await settle(pilot)

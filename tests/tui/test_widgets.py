@@ -11,7 +11,6 @@ from rich.cells import cell_len
 from gputop_train.model import Abstention, Diagnosis, Gain, Where
 from gputop_train.tui.layout import TINY_ROWS, plan
 from gputop_train.tui.paint import ASCII, UNICODE, Glyphs, Row, fit
-from gputop_train.tui.screens.texts import evidence_page
 from gputop_train.tui.snapshot import Lane, LoaderView, Mark, Snapshot, StepView, View
 from gputop_train.tui.text import rate
 from gputop_train.tui.widgets.header import header_row
@@ -276,26 +275,6 @@ def test_the_copied_advice_can_be_pasted_as_it_is() -> None:
     assert "train.py:41" in text
     assert "--set num_workers=7" in text
     assert advice_block(STATES["healthy"](view())) == ""
-
-
-def test_the_evidence_page_holds_every_number_and_what_was_ruled_out() -> None:
-    diagnosis = Diagnosis(
-        "verdict",
-        False,
-        STARVED,
-        (EVALUATION,),
-        abstained=(Abstention("launch-bound", "no event pairs"),),
-        ruled_out=(Abstention("host-sync-stall", "0.1 ms per step"),),
-    )
-    text = "\n".join(line.text for line in evidence_page(diagnosis))
-    for wanted in (
-        "exposed data wait 171 ms",
-        "idle cores 12",
-        "eval-stall",
-        "no event pairs",
-        "0.1 ms",
-    ):
-        assert wanted in text
 
 
 def test_two_places_are_both_named() -> None:

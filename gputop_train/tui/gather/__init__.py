@@ -11,6 +11,7 @@ from typing import Any
 
 from gputop_train.tui.gather import lines
 from gputop_train.tui.gather.asked import Asked
+from gputop_train.tui.gather.findings import FINDINGS
 from gputop_train.tui.gather.steps import steps_page
 
 Gatherer = Callable[[Asked], dict[str, Any]]
@@ -19,6 +20,7 @@ Gatherer = Callable[[Asked], dict[str, Any]]
 GATHERERS: dict[str, Gatherer] = {
     "steps": steps_page,
     "lines": lines.parts,
+    "findings": FINDINGS.parts,
 }
 
 

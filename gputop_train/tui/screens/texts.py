@@ -1,22 +1,18 @@
-"""The words of the help, of the evidence view and of the question on leaving. Pure.
+"""The words of the help. Pure.
 
 A page is a sequence of lines, each a label and a text that wraps beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gputop_train.model import Abstention, Diagnosis, Finding
-from gputop_train.tui.facts import evidence_text, without_exponents
 from gputop_train.tui.paint import Glyphs, plain
-from gputop_train.tui.text import percent
-from gputop_train.tui.widgets.verdict import advice_texts, gain_text
 
 
 class Line(NamedTuple):
@@ -81,44 +77,6 @@ def help_page(glyphs: Glyphs) -> list[Line]:
     filled = [Line(line.label.format(**names), line.text.format(**names)) for line in READING]
     heads = [Line("", "Keys", "bold"), Line("", "How to read this", "bold")]
     return [heads[0], *KEYS, Line("", ""), heads[1], *filled, Line("", ""), CLOSE]
-
-
-def evidence_page(diagnosis: Diagnosis | None) -> list[Line]:
-    """Everything a diagnosis rests on."""
-    if diagnosis is None:
-        return [Line("", "Nothing has been diagnosed yet."), Line("", ""), CLOSE]
-    page = [Line("", diagnosis.note), Line("", "")] if diagnosis.note else []
-    for finding in filter(None, (diagnosis.verdict, *diagnosis.also)):
-        page += [*_finding(finding), Line("", "")]
-    page += _list("Not judged: a signal is missing", diagnosis.abstained)
-    page += _list("Ruled out", diagnosis.ruled_out)
-    return [*(page or [Line("", "The diagnosis gave no details.")]), CLOSE]
-
-
-def _finding(finding: Finding) -> list[Line]:
-    name = f"{finding.id} / {finding.refined}" if finding.refined else finding.id
-    lines = [
-        Line("", name, "bold"),
-        Line(
-            "",
-            f"{finding.severity}, confidence {finding.confidence}, "
-            f"costs {percent(finding.lost_share)} of time",
-        ),
-        Line("what", without_exponents(finding.summary)),
-    ]
-    lines += [Line("why", evidence_text(item)) for item in finding.evidence]
-    lines += [Line("where", f"{w.file}:{w.line}  {w.what}".rstrip()) for w in finding.where]
-    if not finding.where and finding.where_missing:
-        lines.append(Line("where", finding.where_missing))
-    lines += [Line("do", text) for text in advice_texts(finding.advice)]
-    if finding.gain is not None:
-        lines.append(Line("gain", gain_text(finding.gain)))
-    return lines
-
-
-def _list(title: str, items: Iterable[Abstention]) -> list[Line]:
-    lines = [Line("", f"{item.id}: {item.missing}") for item in items]
-    return [Line("", title, "bold"), *lines, Line("", "")] if lines else []
 
 
 def laid_out(page: Sequence[Line], glyphs: Glyphs) -> RenderableType:
