@@ -91,8 +91,9 @@ def diff_lines(report: Mapping[str, Any], plan: Plan) -> list[str]:
         lines += _comment(f"{proposal.number}. {proposal.finding}: {proposal.text}")
         if proposal.diff:
             lines.append(proposal.diff)
-        if proposal.why_not is not None:
-            lines += _comment(proposal.why_not, "   ")
+        for remark in (proposal.why_not, proposal.results):
+            if remark is not None:
+                lines += _comment(remark, "   ")
     return lines
 
 

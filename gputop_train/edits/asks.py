@@ -25,6 +25,8 @@ WITHOUT: Mapping[str, str] = {
 }
 #: Settings that change what is computed, not only how fast.
 CHANGING = frozenset({"batch_size"})
+#: Those after which a seeded run draws or rounds numbers otherwise (what ``--set`` marks, too).
+RESEEDING = frozenset({"num_workers", "persistent_workers", "fused"})
 
 
 def edits(
@@ -98,11 +100,16 @@ def _only(call: str, source: Source, line: int | None) -> changes.Change:
     return lines[0], changes.without(source, lines[0], call)
 
 
-def changes_results(advice: Mapping[str, Any]) -> bool:
-    """Whether following it changes what is computed, not only how fast."""
+def changed_results(advice: Mapping[str, Any]) -> str | None:
+    """How following it changes the results; ``None`` where it only changes how fast they come."""
+    text = advice["text"]
     keys = {key.partition("@")[0] for key in advice["setting"] or {}}
     words = ("set_float32_matmul_precision", "in_order=False")
-    return bool(keys & CHANGING) or any(word in advice["text"] for word in words)
+    if keys & CHANGING or any(word in text for word in words):
+        return "It changes what is computed, not only how fast."
+    if keys & RESEEDING or re.search(r"\bfused=(?:False -> )?True", text):
+        return "It changes the results of a seeded run."
+    return None
 
 
 def _loader_settings(

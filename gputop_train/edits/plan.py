@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +34,9 @@ class Proposal:
         finding: The diagnosis it comes from.
         text: The advice.
         diff: Relative to the proposals before it; empty where there is none.
-        why_not: Why there is none, what of it is left to do by hand, or what else it changes;
-            ``None`` = all is done.
+        why_not: Why there is none, or what of it is left to do by hand; ``None`` = all is done.
         files: Names of the files it changes.
+        results: How it changes the results; ``None`` where it does not, or there is no diff.
     """
 
     number: int
@@ -45,6 +45,7 @@ class Proposal:
     diff: str = ""
     why_not: str | None = None
     files: tuple[str, ...] = ()
+    results: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +122,13 @@ def _proposal(
                 made.append(edit())
             except EditError as problem:  # noqa: PERF203 - the next change may still be made
                 problems.append(str(problem))
-    if made and asks.changes_results(advice):
-        problems.append("It changes what is computed, not only how fast.")
     proposal = Proposal(
         number,
         named,
         advice["text"],
         why_not=" ".join(dict.fromkeys(problems)) or None,
         files=tuple(dict.fromkeys(c.path.name for c in made)),
+        results=asks.changed_results(advice) if made else None,
     )
     return proposal, made
 
@@ -145,6 +145,4 @@ def _with_diff(proposal: Proposal, group: Sequence[Change], base: Path) -> Propo
     text = "".join(
         diff.unified(c.before, c.after, c.path.relative_to(base).as_posix()) for c in group
     )
-    return Proposal(
-        proposal.number, proposal.finding, proposal.text, text, proposal.why_not, proposal.files
-    )
+    return replace(proposal, diff=text)

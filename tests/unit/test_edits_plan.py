@@ -9,7 +9,8 @@ import time
 import pytest
 from synthetic_windows import loader
 
-from gputop_train.edits import plan
+from gputop_train.edits import asks, loaders, plan
+from gputop_train.launch.options import SETTINGS
 
 SCRIPT = """\
 import torch
@@ -120,9 +121,11 @@ def test_the_diffs_of_all_findings_make_one_patch(script):
         finding(advice("remove empty_cache()"), id="empty-cache-in-loop", where=[cache]),
         finding(advice("store loss.item() or x.detach().cpu()"), id="memory-leak"),
     )
-    precision, *others = (p.why_not for p in found.proposals)
+    assert [p.why_not for p in found.proposals] == [None] * 7
+    precision, copies, fused, *others = (p.results for p in found.proposals)
     assert precision == "It changes what is computed, not only how fast."
-    assert others == [None] * 6
+    assert fused == "It changes the results of a seeded run."
+    assert [copies, *others] == [None] * 5
     text = "".join(p.diff for p in found.proposals)
     done = subprocess.run(["git", "apply"], input=text.encode(), cwd=script.parent, check=False)
     assert done.returncode == 0
@@ -159,7 +162,14 @@ def test_what_stands_in_for_other_advice_waits_until_it_is_chosen(script):
     assert "--only 2" in found.proposals[1].why_not
     chosen = made(script, given, only=2)
     assert added(chosen.proposals[0]) == ["batch_size=128,"]
-    assert "changes what is computed" in chosen.proposals[0].why_not
+    assert "changes what is computed" in chosen.proposals[0].results
+    workers = "It changes the results of a seeded run."
+    assert [p.results for p in found.proposals] == [workers, None, None]
+
+
+def test_edits_mark_the_settings_that_set_marks():
+    marked = {key for key, (_, changes) in SETTINGS.items() if changes}
+    assert marked & {*loaders.KEYS, "fused"} == asks.CHANGING | asks.RESEEDING
 
 
 def test_information_is_no_reason_to_change_code(script):
