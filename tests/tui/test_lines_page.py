@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ from gputop_train.store.reader import RunReader
 from gputop_train.store.writer import RunWriter
 from gputop_train.tui.gather import lines as gathering
 from gputop_train.tui.gather.asked import Asked
-from gputop_train.tui.gather.code import MAX_BYTES, Sources, judged, place_of, read_text
+from gputop_train.tui.gather.code import MAX_BYTES, Sources, in_folder, judged, place_of, read_text
 from gputop_train.tui.paint import ASCII, UNICODE, Row, width_of
 from gputop_train.tui.screens.lines import LinesPage
 from gputop_train.tui.snapshot import Axis, View
 from gputop_train.tui.views.lines import HOST_CODE, LOADER, WORKERS, Line, LinesView, Part
+from gputop_train.tui.widgets.line_words import part_text, share_text
 from gputop_train.tui.widgets.listing import Looking, by_cost, entries, first_row, listing_rows
 
 from . import made_lines
@@ -66,6 +68,13 @@ def test_a_wide_terminal_has_calls_sizes_and_rates_of_copies() -> None:
         assert words in copy
     assert any("38.5 MB each pageable · 7.6 GB/s" in row for row in rows)
     assert "1 in 200" in next(row for row in rows if "torch.save" in row)
+
+
+def test_a_lower_bound_is_never_shown_as_an_upper_one() -> None:
+    part = Part("h2d", 0.001, 0.0001, at_least=True, calls=0.1)
+    assert share_text(part.share, at_least=True) == "≥0%"
+    assert part_text(part).startswith("≥0 ms a step, ≥0% of wall")
+    assert part_text(replace(part, ms=2.0, share=0.1)).startswith("≥2.0 ms a step, ≥10% of wall")
 
 
 def test_columns_without_a_value_are_left_out() -> None:
@@ -353,6 +362,33 @@ def test_a_file_is_looked_at_again_after_some_seconds_and_read_when_it_changed(
     path.unlink()
     now[0] = 12.0
     assert sources.read(path).lines == ()
+
+
+def test_a_checkout_of_the_same_project_lends_its_text_where_every_line_reads_as_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = made_store(tmp_path, [site("sync", 2, "loss.item()", count=9, total_ns=S, seen=9)])
+    (tmp_path / "sub").mkdir()
+    monkeypatch.chdir(tmp_path / "sub")
+    away = {"cwd": "/not/here", "started_wall_ns": 1}
+    assert "is not on this machine" in gathered(reader, tmp_path, **away).files[0].source.note
+    (tmp_path / "sub" / "train.py").write_text("import torch\nprint(loss.item())\n")
+    source = gathered(reader, tmp_path, **away).files[0].source
+    assert source.lines[1] == "print(loss.item())"
+    assert "as it is in this folder" in source.note
+    (tmp_path / "sub" / "train.py").write_text("import torch\nprint(loss)\n")
+    source = gathered(reader, tmp_path, **away).files[0].source
+    assert source.lines == ()
+    assert "is not on this machine" in source.note
+
+
+def test_no_path_leads_out_of_the_folder(tmp_path: Path) -> None:
+    assert in_folder("/work/sub/data.py", "/work", tmp_path) == tmp_path / "sub/data.py"
+    assert in_folder("data.py", "/work", tmp_path) == tmp_path / "data.py"
+    assert in_folder("/work/../etc/data.py", "/work", tmp_path) is None
+    assert in_folder("/lib/data.py", "/work", tmp_path) is None
+    assert in_folder("/work/secret.key", "/work", tmp_path) is None
+    assert in_folder("data.py", None, tmp_path) is None
 
 
 # -- keys ------------------------------------------------------------------------------------------

@@ -87,6 +87,17 @@ def place_of(file: str, cwd: str | None, script: str | None) -> Path | str:
     return path
 
 
+def in_folder(file: str, cwd: str | None, folder: Path) -> Path | None:
+    """Where a file of another machine's lies in a checkout of the same project: see `judged`."""
+    if not cwd:
+        return None
+    path = Path(cwd) / file
+    inside = path.relative_to(cwd) if path.is_relative_to(cwd) else None
+    if inside is None or ".." in inside.parts or path.suffix not in SUFFIXES:
+        return None
+    return folder / inside
+
+
 def read_text(path: Path) -> Read:
     """A source file's lines, without their ends; tabs are four columns."""
     try:

@@ -6,6 +6,7 @@ kind ``claim`` say to the second when one replaced another. Runs of older releas
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -52,7 +53,8 @@ class Kept:
         upto_ns: Newest stored diagnosis read.
         seen: By time.
         whole: The last judgement of the whole run, and its idle time.
-        due_s: When the next one may be made; ``None`` = none was asked for yet.
+        due_s: When the next one may be made.
+        judging: Whether one is being made.
     """
 
     upto_ns: int = -(2**62)
@@ -60,7 +62,8 @@ class Kept:
     records: dict[int, Diagnosis | None] = field(default_factory=dict)
     whole: Whole | None = None
     idle: Mapping[str, float | None] = field(default_factory=dict)
-    due_s: float | None = None
+    due_s: float = float("-inf")
+    judging: bool = False
 
 
 @dataclass(slots=True)
@@ -126,15 +129,26 @@ class Findings:
             whole = of_diagnosis(found, "at the run's end") if found else of_report(report)
             if whole is not None:
                 return whole, _reported_idle(report)
-        kept, now = self._kept, self.clock()
-        if kept.due_s is None:
-            kept.due_s = now  # the page is shown before the first judgement is made
-        elif now >= kept.due_s:
-            began = time.thread_time()
-            kept.whole, kept.idle = judge_whole(asked.reader)
+        kept = self._kept
+        if self.clock() >= kept.due_s and not kept.judging:
+            kept.judging = True
+            threading.Thread(
+                target=self._judge, args=(kept, asked.reader.path), name="gputop-judge", daemon=True
+            ).start()
+        return kept.whole, kept.idle
+
+    def _judge(self, kept: Kept, store: Path) -> None:
+        """Judge the whole run aside: of a long one it takes longer than a look may."""
+        began = time.thread_time()
+        try:
+            with RunReader(store) as reader:
+                kept.whole, kept.idle = judge_whole(reader)
+        except Exception as error:  # the page says so in place of a judgement
+            kept.whole = Whole("", "abstained", summary=f"It could not be judged ({error}).")
+        finally:
             cost_s = time.thread_time() - began
             kept.due_s = self.clock() + max(WHOLE_S, REST * cost_s)
-        return kept.whole, kept.idle
+            kept.judging = False
 
 
 def follow(kept: Kept, reader: RunReader) -> None:

@@ -11,13 +11,13 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 from gputop_train.model import Finding, Interval, Loader, Site
 from gputop_train.report import lines as by_line
 from gputop_train.tui.gather.asked import Asked
-from gputop_train.tui.gather.code import Sources, judged, place_of
+from gputop_train.tui.gather.code import Sources, in_folder, judged, place_of
 from gputop_train.tui.gather.diagnoses import latest
 from gputop_train.tui.views.lines import (
     EVALUATION,
@@ -327,7 +327,17 @@ def _source(
     if isinstance(place, str):
         return Source(note=place)
     began = started if isinstance(started, int) else None
-    return judged(name, sources.read(place), lines, began)
+    found = judged(name, sources.read(place), lines, began)
+    other = in_folder(file, cwd, Path.cwd()) if not found.lines and isinstance(cwd, str) else None
+    if other is None or not any(line.text for line in lines):
+        return found
+    # Only what reads as recorded, line by line, is taken for the same file.
+    same = judged(name, sources.read(other), lines, None)
+    if not same.lines or same.moved:
+        return found
+    return Source(
+        same.lines, f"{name} is shown as it is in this folder: its lines read as recorded."
+    )
 
 
 def _notes(state: Mapping[str, Any], sites: Sequence[Site]) -> tuple[str, ...]:

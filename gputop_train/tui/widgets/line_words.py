@@ -33,7 +33,7 @@ def share_text(share: float | None, *, estimated: bool = False, at_least: bool =
     if share is None:
         return ""
     if share < TINY_SHARE:
-        return "<0.1%"
+        return "≥0%" if at_least else "<0.1%"
     return _mark(estimated, at_least) + fmt.percent(share)
 
 
@@ -41,11 +41,12 @@ def _mark(estimated: bool, at_least: bool) -> str:
     return "~" if estimated else "≥" if at_least else ""
 
 
-def time_text(ms: float | None) -> str:
+def time_text(ms: float | None, *, at_least: bool = False) -> str:
     """Host time; empty where there is none."""
     if ms is None:
         return ""
-    return milliseconds(ms) if ms >= TINY_MS else "<0.01 ms"
+    mark = "≥" if at_least else ""
+    return f"{mark}{milliseconds(ms)}" if ms >= TINY_MS else f"{mark}0 ms" if mark else "<0.01 ms"
 
 
 def calls_text(calls: float | None, *, estimated: bool = False, at_least: bool = False) -> str:
@@ -91,8 +92,9 @@ def part_text(part: Part) -> str:
         of = f", {percent(part.share)} of wall" if part.share is not None else ""
         return f"{waits}{of}; counted at the lines that wait"
     marks = {"estimated": part.estimated, "at_least": part.at_least}
-    mark = _mark(**marks)
-    out = [f"{mark}{time_text(part.ms)} a step, {share_text(part.share, **marks)} of wall"]
+    about = "~" if part.estimated else ""
+    took = about + time_text(part.ms, at_least=part.at_least)
+    out = [f"{took} a step, {share_text(part.share, **marks)} of wall"]
     if part.kind == EVALUATION:
         out[0] += ", everything in it; counted at its own lines"
     if part.calls:

@@ -315,7 +315,9 @@ def _value(name: str, line: Line) -> str:
     if name in ("moved", "rate"):
         return moved_text(part) if name == "moved" else rate_text(part)
     if part.own:
-        return share_text(line.share, **marks) if name == "of wall" else time_text(line.ms)
+        if name == "of wall":
+            return share_text(line.share, **marks)
+        return time_text(line.ms, at_least=part.at_least)
     if part.kind == WORKERS:
         return ""
     return f"({share_text(part.share) if name == 'of wall' else time_text(part.ms)})"
