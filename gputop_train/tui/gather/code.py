@@ -144,9 +144,8 @@ def judged(name: str, read: Read, recorded: Sequence[Line], started_wall_ns: int
     moved = frozenset(line.number for line in told if not _reads_as(read.lines, line))
     late = started_wall_ns is None or read.mtime_ns > started_wall_ns
     if told and len(moved) == len(told) and (len(told) > 1 or not late):
-        return Source(
-            note=f"{name} is not the file this run had: its lines are shown as they were recorded."
-        )
+        what = "was changed after this run began" if late else "is not the file this run had"
+        return Source(note=f"{name} {what}: its lines are shown as they were recorded.")
     if moved:
         what = "was changed after this run began" if late else "is not as this run had it"
         return Source(

@@ -266,7 +266,6 @@ def add_marks(
         for where in finding.where:
             here = found[where.file, where.line]
             here.mark = mark
-            here.func = here.func or where.what
             here.text = here.text or where.what
 
 

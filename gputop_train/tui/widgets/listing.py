@@ -140,7 +140,7 @@ def _recorded(file: File) -> list[Entry]:
     for line in file.lines:
         if line.func != func:
             func = line.func
-            rows.append(Entry(text=f"in {func}" if func else "elsewhere"))
+            rows.append(Entry(text=f"in {func}" if func else ""))
         rows.append(Entry(line.number, f"    {line.text}", line))
     return rows
 
