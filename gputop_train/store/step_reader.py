@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import attrgetter
-from typing import Any, NamedTuple, TypeVar
+from operator import attrgetter, itemgetter
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -19,19 +19,6 @@ Row = tuple[Any, ...]
 MIN_NS, MAX_NS = -(2**62), 2**62
 #: Variables SQLite takes in one query, of any version still in use.
 _VARIABLES = 900
-
-
-class StepTime(NamedTuple):
-    """When a step was, without what it consisted of."""
-
-    t1_ns: int
-    t0_ns: int
-    idx: int
-
-    @property
-    def wall_ns(self) -> int:
-        """Wall time of the step."""
-        return self.t1_ns - self.t0_ns
 
 
 class StepReader:
@@ -58,17 +45,23 @@ class StepReader:
         return sorted(found, key=attrgetter("t1_ns"))
 
     def step_times(
-        self, t0_ns: int | None = None, t1_ns: int | None = None, rank: int = 0
-    ) -> list[StepTime]:
-        """When each step of the window was, by end time: a fifth of the cost of `steps`."""
+        self, t0_ns: int | None = None, t1_ns: int | None = None, rank: int = 0, *, most: int
+    ) -> list[tuple[int, int]]:
+        """Begin and end of the newest ``most`` steps that ended in the window, by end time.
+
+        A tenth of the cost of `steps`.
+        """
         query = (
-            "SELECT t1_ns, t0_ns, idx FROM step WHERE rank = ? AND t1_ns BETWEEN ? AND ? "
-            "ORDER BY t1_ns"
+            "SELECT * FROM (SELECT t0_ns, t1_ns FROM step WHERE rank = ? AND t1_ns BETWEEN ? AND ? "
+            f"ORDER BY t1_ns DESC LIMIT {max(most, 0):d})"
         )
-        convert = msgspec.convert
-        return self._all(
-            query, (rank, *self._window(t0_ns, t1_ns)), lambda row: convert(row, StepTime)
+        args = (rank, *self._window(t0_ns, t1_ns))
+        rows = self._session.rows
+        found = self._session.guard(
+            lambda: msgspec.convert(rows(query, args), list[tuple[int, int]])
         )
+        found.sort(key=itemgetter(1))
+        return found
 
     def steps_ending(self, ends_ns: Sequence[int], rank: int = 0) -> list[Step]:
         """The steps that ended at these very times, as far as they are kept, by end time."""

@@ -187,10 +187,10 @@ def _read_parts(
 
 
 def _newest_walls(reader: RunReader, rollups: Sequence[StepRollup]) -> list[float]:
-    """Milliseconds of at most about `WALLS` steps, the newest of the window."""
-    count, end = sum(rollup.n for rollup in rollups), rollups[-1].t1_ns
-    begin = max(rollups[0].t0_ns, end - (end - rollups[0].t0_ns) * WALLS // max(1, count))
-    return [time.wall_ns / 1e6 for time in reader.step_times(begin, end, rollups[0].rank)]
+    """Milliseconds of the newest steps of the window, at most `WALLS`."""
+    first, last = rollups[0], rollups[-1]
+    times = reader.step_times(first.t0_ns, last.t1_ns, first.rank, most=WALLS)
+    return [(end - begin) / 1e6 for begin, end in times]
 
 
 def _chart(

@@ -11,16 +11,16 @@ import numpy.typing as npt
 
 from gputop_train.model import LABELS, Interval, Site, Step
 from gputop_train.store.reader import RunReader
-from gputop_train.store.step_reader import StepTime
 from gputop_train.tui.gather.asked import Asked
 from gputop_train.tui.gather.step_words import all_recorded, reasons, recorded, unsampled
-from gputop_train.tui.series import quantile
 from gputop_train.tui.views.steps import Histogram, Pause, StepRow, StepsView
 
+#: Steps looked at, the newest of the window: 10 s of a loop of 1,000 a second.
+MOST = 10_000
 #: Rows of each order.
-NEWEST, SLOWEST = 300, 100
+NEWEST, SLOWEST = 200, 100
 #: Steps the medians by label are of, spread over the window.
-USUAL = 300
+USUAL = 200
 #: Fewer steps have no usual one to set a step beside.
 USUAL_OF = 5
 #: A window with fewer steps shows the newest ones, however old.
@@ -46,21 +46,19 @@ def steps_view(asked: Asked, rank: int) -> StepsView:
     reader = asked.reader
     end = asked.now_ns if asked.over_ns is None else min(asked.now_ns, asked.over_ns)
     begin = end - (asked.axis.t1_ns - asked.axis.t0_ns)
-    times = reader.step_times(begin, end, rank)
+    times = reader.step_times(begin, end, rank, most=MOST)
     if len(times) < FEW:
-        tail = reader.steps_tail(FEW, rank)
-        times = [StepTime(s.t1_ns, s.t0_ns, s.index) for s in tail if s.t1_ns <= end]
+        times = reader.step_times(None, end, rank, most=FEW)
     if not times:
         return StepsView(rank=rank)
-    walls = np.asarray([t.t1_ns - t.t0_ns for t in times], dtype=np.float64)
-    newest = times[-NEWEST:][::-1]
-    slowest = [times[i] for i in np.argsort(-walls, kind="stable")[:SLOWEST]]
-    sample = times[:: max(1, len(times) // USUAL)]
-    ends = [t.t1_ns for part in (newest, slowest, sample) for t in part]
-    steps = {step.t1_ns: step for step in reader.steps_ending(ends, rank)}
+    walls = np.asarray([t1 - t0 for t0, t1 in times], dtype=np.float64)
+    newest = [t1 for _, t1 in times[-NEWEST:]][::-1]
+    slowest = [times[i][1] for i in _largest(walls, SLOWEST)]
+    sample = [t1 for _, t1 in times[:: max(1, len(times) // USUAL)]]
+    steps = {step.t1_ns: step for step in reader.steps_ending([*newest, *slowest, *sample], rank)}
     median_ns = float(np.median(walls))
-    usual = medians([steps[t.t1_ns] for t in sample if t.t1_ns in steps])
-    shown = [steps[t] for t in sorted({t.t1_ns for t in (*newest, *slowest)}) if t in steps]
+    usual = medians([steps[t1] for t1 in sample if t1 in steps])
+    shown = [steps[t1] for t1 in sorted({*newest, *slowest}) if t1 in steps]
     pauses = _pauses(reader, shown, rank)
     sites = {site.id: site for site in reader.sites(rank)} if pauses else {}
     started = asked.run.get("started_mono_ns")
@@ -79,21 +77,34 @@ def steps_view(asked: Asked, rank: int) -> StepsView:
         )
         for step in shown
     }
-    missing = times[0].t0_ns - begin > 2 * _NS
+    missing = times[0][0] - begin > 2 * _NS
     return StepsView(
-        newest=tuple(rows[t.t1_ns] for t in newest if t.t1_ns in rows),
-        slowest=tuple(rows[t.t1_ns] for t in slowest if t.t1_ns in rows),
+        newest=tuple(rows[t1] for t1 in newest if t1 in rows),
+        slowest=tuple(rows[t1] for t1 in slowest if t1 in rows),
         count=len(times),
-        older=_counted(reader, rank, begin, times[0].t0_ns) if missing else 0,
-        span_s=(times[-1].t1_ns - times[0].t0_ns) / 1e9,
+        older=_counted(reader, rank, begin, times[0][0]) if missing else 0,
+        span_s=(times[-1][1] - times[0][0]) / 1e9,
         median_ms=median_ns / 1e6,
-        p95_ms=quantile((walls / 1e6).tolist(), 0.95) if len(times) >= FEW else None,
+        p95_ms=float(np.quantile(walls, 0.95, method="inverted_cdf")) / 1e6
+        if len(times) >= FEW
+        else None,
         histogram=histogram(walls / 1e6, max(FEWEST_BINS, asked.view.columns // 2)),
         has_gpu=bool(((probe or {}).get("cuda") or {}).get("initialized")),
         unsampled=unsampled(probe),
         rank=rank,
         ranks=len(reader.ranks()),
     )
+
+
+def _largest(values: npt.NDArray[np.float64], most: int) -> list[int]:
+    """Places of the largest values, largest first; of equal ones the earlier first."""
+    if len(values) > most:
+        least = np.partition(values, -most)[-most]
+        places = np.flatnonzero(values >= least)
+    else:
+        places = np.arange(len(values))
+    order = np.argsort(-values[places], kind="stable")[:most]
+    return [int(place) for place in places[order]]
 
 
 def _counted(reader: RunReader, rank: int, t0_ns: int, t1_ns: int) -> int:

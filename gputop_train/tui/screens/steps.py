@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -17,6 +18,9 @@ from gputop_train.tui.views.steps import StepsView
 from gputop_train.tui.widgets.steps import StepsBoard, StepsState
 
 _LAST = 1_000_000
+#: Seconds between repaints of the newest steps: each changes every row there is, and over SSH
+#: every cell is paid for.
+PACE_S = 2.0
 
 
 class StepsPage(Page):
@@ -40,6 +44,7 @@ class StepsPage(Page):
         self._board = StepsBoard(id="steps")
         self._state = StepsState()
         self._span_ns = 0
+        self._painted_s = 0.0
 
     def compose_body(self) -> ComposeResult:
         """One board that fills the body."""
@@ -51,12 +56,14 @@ class StepsPage(Page):
         if view is None:
             return
         span_ns = snapshot.axis.t1_ns - snapshot.axis.t0_ns
-        held = self._state.view if self._state.newer is not None else None
-        if held is not None and span_ns == self._span_ns and _follows(held, view):
-            self._turn(newer=_newer(held, view))
-        else:
+        shown, self._span_ns, same = self._state.view, span_ns, span_ns == self._span_ns
+        goes_on = shown is not None and same and _follows(shown, view)
+        now = time.monotonic()
+        if goes_on and shown is not None and self._state.newer is not None:
+            self._turn(newer=_newer(shown, view))
+        elif not goes_on or self._header.frozen or now - self._painted_s >= PACE_S:
             self._turn(view=view, newer=None, cursor=0)
-        self._span_ns = span_ns
+            self._painted_s = now
 
     def _turn(self, **changes: Any) -> None:
         state = replace(self._state, **changes)

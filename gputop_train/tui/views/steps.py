@@ -90,8 +90,8 @@ class StepsView:
     Attributes:
         newest: The newest of them, newest first.
         slowest: The slowest of them, slowest first.
-        count: Steps in the window that are kept one by one.
-        older: Steps of the window that are kept by the second only.
+        count: Steps of the window that were looked at, the newest.
+        older: Steps of the window before them.
         span_s: From the first of ``count`` to the last.
         median_ms: Of all ``count`` steps, as is ``p95_ms`` (``None`` below 20 steps).
         histogram: Of all ``count`` steps; ``None`` below two.

@@ -112,15 +112,14 @@ def _title(state: StepsState, view: StepsView, width: int, glyphs: Glyphs) -> Ro
     elif state.newer is not None:
         newer = f"{count(state.newer)} newer, " if state.newer else ""
         left.append((f"{glyphs.sep}held, {newer}home follows", "warn"))
-    right = [f"{count(view.count)} steps in {duration(view.span_s)}"]
+    of = f" of {count(view.count + view.older)}" if view.older else ""
+    right = [f"{count(view.count)}{of} steps in {duration(view.span_s)}"]
     if view.median_ms is not None:
         right.append(f"median {milliseconds(view.median_ms)}")
     if view.p95_ms is not None:
         right.append(f"p95 {milliseconds(view.p95_ms)}")
     if view.slowest:
         right.append(f"slowest {milliseconds(view.slowest[0].wall_ms)}")
-    if view.older:
-        right.append(f"{count(view.older)} older ones kept by the second")
     if view.ranks > 1:
         right.insert(0, f"rank {view.rank} of {view.ranks}")
     room = width - sum(len(text) for text, _ in left) - 3
