@@ -15,6 +15,7 @@ from gputop_train.store.writer import RunWriter
 from gputop_train.tui.gather import lines as gathering
 from gputop_train.tui.gather.asked import Asked
 from gputop_train.tui.gather.code import MAX_BYTES, Sources, in_folder, judged, place_of, read_text
+from gputop_train.tui.gather.moving import located, shifted, squeezed
 from gputop_train.tui.paint import ASCII, UNICODE, Row, width_of
 from gputop_train.tui.screens.lines import LinesPage
 from gputop_train.tui.snapshot import Axis, View
@@ -86,11 +87,16 @@ def test_a_kind_that_was_not_measured_is_said_to_be_so() -> None:
     assert any("no CUDA device is in use" in row for row in shown(VIEWS["no_gpu"], Looking()))
 
 
-def test_a_line_that_reads_otherwise_now_is_shown_as_it_was() -> None:
+def test_a_line_that_is_not_found_any_more_is_told_apart_with_the_number_it_had() -> None:
     rows = shown(VIEWS["changed"], Looking())
-    assert "1 of 10 lines do not read as recorded" in rows[1]
-    assert any("loss.backward()" in row for row in rows)
-    assert not any("scale(loss)" in row for row in rows)
+    assert "9 moved and 1 not found any more" in rows[1]
+    at = next(n for n, row in enumerate(rows) if "not found any more, with" in row)
+    assert rows[at + 1].split()[-2:] == [str(number("loss.backward()")), "loss.backward()"]
+    (edited,) = [row for row in rows if "scale(loss).backward()" in row]
+    assert "ms" not in edited
+    (copy,) = [row for row in rows if "images = images.cuda()" in row]
+    assert f" {number('images = images.cuda()') + 2} " in copy
+    assert any(f"line {number('= DataLoader')} in the run" in row for row in rows)
     assert "rank 0 of 2" in rows[0]
 
 
@@ -272,32 +278,82 @@ def recorded(number: int, code: str) -> Line:
 def test_a_file_that_reads_as_recorded_needs_no_word(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text("a = 1\nfor i in range(3):\n    loss.backward()\n")
-    found = judged("train.py", read_text(path), [recorded(3, "loss.backward()")], 1 << 62)
-    assert (found.note, found.moved) == ("", frozenset())
+    told = [recorded(3, "loss.backward()")]
+    found, placed = judged("train.py", read_text(path), told, 1 << 62)
+    assert (found.note, found.same) == ("", True)
     assert found.lines[2] == "    loss.backward()"
+    assert placed == tuple(told)
 
 
-def test_a_file_changed_since_is_said_to_be_so_and_what_moved_is_known(tmp_path: Path) -> None:
+def test_lines_of_an_edited_file_are_shown_where_they_are_now(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
-    path.write_text("a = 1\nb = 2\n\n\n\n\nloss.backward()\n")
-    told = [recorded(7, "loss.backward()"), recorded(2, "optimizer.step()")]
-    found = judged("train.py", read_text(path), told, 1)
-    assert found.moved == {2}
-    assert found.note.startswith("train.py was changed after this run began: 1 of 2 lines")
-    same = judged("train.py", read_text(path), told[:1], 1)
+    told = [
+        recorded(2, "x = images.cuda()"),
+        recorded(3, "loss.backward()"),
+        recorded(4, "optimizer.step()"),
+        Line(5, "save(model)", mark="verdict"),
+    ]
+    path.write_text("import torch\n" * 7 + "x = images.cuda()\nloss.backward()\nstep(optimizer)\n")
+    found, placed = judged("train.py", read_text(path), told, 1)
+    assert found.note == (
+        "train.py was changed after this run began: of 3 costly lines 2 moved and "
+        "1 not found any more."
+    )
+    assert [(line.number, line.was, line.recorded) for line in placed] == [
+        (8, 2, 2),
+        (9, 3, 3),
+        (11, 5, 5),
+        (-4, 4, 4),
+    ]
+    path.write_text("#\nx = images.cuda()\nloss.backward()\noptimizer.step()\n#\n#\n")
+    same, placed = judged("train.py", read_text(path), told, 1)
     assert same.note == (
         "train.py was changed after this run began; its costly lines read as they did."
     )
+    assert placed == tuple(told)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("a()\nb(1)\nc()", {1: 1, 2: 2}),
+        ("#\n#\na()\nb(1)", {1: 3, 2: 4}),  # near, and then by the same shift
+        ("#\n" * 9 + "a()\nb(1)", {1: None, 2: None}),  # too short to be known far away
+        ("b(1)\n" + "#\n" * 3 + "a()", {1: None, 2: 1}),  # order is kept
+        ("a()\nb(1,\n  2)", {1: 1, 2: None}),
+        ("", {1: None, 2: None}),
+    ],
+)
+def test_lines_are_found_near_where_they_should_be_or_not_at_all(
+    text: str, found: dict[int, int | None]
+) -> None:
+    assert located(squeezed(text.split("\n")), [(1, "a()"), (2, "b(1)")]) == found
+
+
+def test_code_that_occurs_once_is_found_anywhere_and_else_nowhere() -> None:
+    far = squeezed(["#"] * 50 + ["loss.backward()"])
+    assert located(far, [(3, "loss.backward()")]) == {3: 51}
+    assert located((*far, "loss.backward()"), [(3, "loss.backward()")]) == {3: None}
+
+
+@pytest.mark.parametrize(
+    ("number", "now"), [(1, 1), (5, 5), (15, 18), (25, None), (31, 30), (12, 15)]
+)
+def test_a_line_without_code_moves_with_those_around_it(number: int, now: int | None) -> None:
+    assert shifted(number, {5: 5, 10: 13, 20: 23, 30: 29}) == (None if number == 8 else now)
+    assert shifted(8, {5: 5, 10: 13}) is None
+    assert shifted(8, {}) == 8
 
 
 def test_another_file_of_that_name_is_not_shown(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text("nothing = of_the_kind\n" * 9)
-    told = [recorded(7, "loss.backward()"), recorded(2, "optimizer.step()")]
+    told = [recorded(2, "optimizer.step()"), recorded(7, "loss.backward()")]
     for started, what in ((1 << 62, "is not the file this run had"), (1, "was changed after")):
-        found = judged("train.py", read_text(path), told, started)
+        found, placed = judged("train.py", read_text(path), told, started)
         assert found.lines == ()
         assert what in found.note
+        assert placed == tuple(told)
 
 
 @pytest.mark.parametrize(
@@ -315,7 +371,7 @@ def test_what_cannot_be_shown_is_said_why(tmp_path: Path, content: bytes, why: s
     read = read_text(path)
     assert read.lines == ()
     assert why in read.why
-    assert "as they were recorded" in judged("train.py", read, [], None).note
+    assert "as they were recorded" in judged("train.py", read, [], None)[0].note
 
 
 def test_a_named_encoding_tabs_and_other_line_ends_are_understood(tmp_path: Path) -> None:

@@ -12,24 +12,20 @@ import os
 import re
 import stat
 import tokenize
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from gputop_train.tui.gather.moving import located, shifted, squeezed
 from gputop_train.tui.views.lines import WORKERS, Line, Source
 
 #: Larger sources are generated.
 MAX_BYTES = 1 << 20
 #: A file is looked at again after so many seconds: it may lie on a slow network.
 LOOK_S = 5.0
-#: A recorded call is looked for this many lines around its own: it may begin above it.
-NEAR = 3
-#: So much of it, blanks left out: the rest may stand further below, or was cut.
-TOLD = 40
 SUFFIXES = (".py", ".pyw", ".ipy")
 #: Files whose text is kept.
 MAX_FILES = 64
-_BLANKS = re.compile(r"\s+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +35,7 @@ class Read:
     lines: tuple[str, ...] = ()
     mtime_ns: int = 0
     why: str = ""
+    squeezed: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -120,7 +117,8 @@ def read_text(path: Path) -> Read:
         return Read(why=f"{path.name} is not text in the encoding it names.")
     # Python counts lines by these ends alone; str.splitlines knows more.
     lines = re.split(r"\r\n|\r|\n", text)
-    return Read(tuple(line.expandtabs(4).rstrip() for line in lines), info.st_mtime_ns)
+    shown = tuple(line.expandtabs(4).rstrip() for line in lines)
+    return Read(shown, info.st_mtime_ns, squeezed=squeezed(shown))
 
 
 def _why_not(path: Path, error: OSError) -> str:
@@ -129,39 +127,48 @@ def _why_not(path: Path, error: OSError) -> str:
     return f"{path.name} cannot be read ({error.strerror or error})."
 
 
-def judged(name: str, read: Read, recorded: Sequence[Line], started_wall_ns: int | None) -> Source:
-    """A file's text with what is to be known of it.
+def judged(
+    name: str, read: Read, recorded: Sequence[Line], started_wall_ns: int | None
+) -> tuple[Source, tuple[Line, ...]]:
+    """A file's text with what is to be known of it, and its lines where they stand in it now.
 
     Args:
         name: For the sentences.
         read: What it holds now.
-        recorded: Lines as the run saw them.
+        recorded: Lines as the run saw them, by number.
         started_wall_ns: When the run began; ``None`` = not known.
     """
+    as_they_were = tuple(recorded)
     if not read.lines:
-        return Source(note=f"{read.why} Its lines are shown as they were recorded.")
+        return Source(note=f"{read.why} Its lines are shown as they were recorded."), as_they_were
     told = [line for line in recorded if line.text and any(p.kind != WORKERS for p in line.parts)]
-    moved = frozenset(line.number for line in told if not _reads_as(read.lines, line))
+    found = located(read.squeezed, [(line.number, line.text) for line in told])
+    lost = sum(now is None for now in found.values())
+    moved = sum(now not in (was, None) for was, now in found.items())
     late = started_wall_ns is None or read.mtime_ns > started_wall_ns
-    if told and len(moved) == len(told) and (len(told) > 1 or not late):
+    if told and lost == len(told) and (lost > 1 or not late):
         what = "was changed after this run began" if late else "is not the file this run had"
-        return Source(note=f"{name} {what}: its lines are shown as they were recorded.")
-    if moved:
-        what = "was changed after this run began" if late else "is not as this run had it"
-        return Source(
-            read.lines,
-            f"{name} {what}: {len(moved)} of {len(told)} lines do not read as recorded, and line "
-            "numbers may be off.",
-            moved,
-        )
+        note = f"{name} {what}: its lines are shown as they were recorded."
+        return Source(note=note), as_they_were
+    lines = tuple(sorted((_moved(line, found) for line in recorded), key=_place))
+    what = "was changed after this run began" if late else "is not as this run had it"
+    if lost or moved:
+        parts = [f"{n} {word}" for n, word in ((moved, "moved"), (lost, "not found any more")) if n]
+        note = f"{name} {what}: of {len(told)} costly lines {' and '.join(parts)}."
+        return Source(read.lines, note, same=False), lines
     if late and started_wall_ns is not None:
-        what = "its costly lines read as they did" if told else "line numbers may be off"
-        return Source(read.lines, f"{name} was changed after this run began; {what}.")
-    return Source(read.lines)
+        kept = "its costly lines read as they did" if told else "line numbers may be off"
+        return Source(read.lines, f"{name} {what}; {kept}."), lines
+    return Source(read.lines), lines
 
 
-def _reads_as(lines: Sequence[str], line: Line) -> bool:
-    """Whether the recorded code stands at its line, or begins a few above it."""
-    begin, end = max(0, line.number - 1 - NEAR), line.number + NEAR
-    wanted = _BLANKS.sub("", line.text)[:TOLD]
-    return wanted in _BLANKS.sub("", "".join(lines[begin:end]))
+def _moved(line: Line, found: Mapping[int, int | None]) -> Line:
+    """A line where it stands now."""
+    now = found[line.number] if line.number in found else shifted(line.number, found)
+    if now == line.number:
+        return line
+    return replace(line, number=-line.number if now is None else now, was=line.number)
+
+
+def _place(line: Line) -> tuple[bool, int]:
+    return line.number < 0, abs(line.number)

@@ -100,12 +100,13 @@ def gather(asked: Asked, sources: Sources) -> LinesView:
     add_marks(found, verdict, also)
     ranks = len(reader.ranks())
     first = verdict.where[0] if verdict is not None and verdict.where else None
+    files = _files(found, asked.run, sources)
     return LinesView(
-        files=_files(found, asked.run, sources),
+        files=files,
         steps=span.steps,
         wall_s=span.wall_ns / 1e9,
         rank=f"rank {rank} of {ranks}" if ranks > 1 else "",
-        verdict=(first.file, first.line) if first is not None else None,
+        verdict=_now(files, first.file, first.line) if first is not None else None,
         notes=_notes(states.get(rank) or {}, sites),
     )
 
@@ -282,16 +283,18 @@ def _files(
     }
     names = _names(by_file)
     order = sorted(by_file, key=lambda file: (-shares[file], file))
-    return tuple(
-        File(
-            file,
-            names[file],
-            shares[file],
-            lines := tuple(sorted(by_file[file], key=lambda line: line.number)),
-            _source(file, names[file], lines, run, sources),
-        )
-        for file in order
-    )
+    out = []
+    for file in order:
+        lines = sorted(by_file[file], key=lambda line: line.number)
+        source, placed = _source(file, names[file], lines, run, sources)
+        out.append(File(file, names[file], shares[file], placed, source))
+    return tuple(out)
+
+
+def _now(files: Sequence[File], file: str, number: int) -> Place | None:
+    """Where a line of the run stands now."""
+    lines = (line for one in files if one.path == file for line in one.lines)
+    return next(((file, line.number) for line in lines if line.recorded == number), None)
 
 
 def line_of(number: int, here: Found) -> Line:
@@ -320,23 +323,22 @@ def _names(files: Iterable[str]) -> dict[str, str]:
 
 def _source(
     file: str, name: str, lines: Sequence[Line], run: Mapping[str, Any], sources: Sources
-) -> Source:
+) -> tuple[Source, tuple[Line, ...]]:
     cwd, script, started = (run.get(key) for key in ("cwd", "script", "started_wall_ns"))
     place = place_of(file, cwd if isinstance(cwd, str) else None, str(script))
     if isinstance(place, str):
-        return Source(note=place)
+        return Source(note=place), tuple(lines)
     began = started if isinstance(started, int) else None
-    found = judged(name, sources.read(place), lines, began)
+    found, placed = judged(name, sources.read(place), lines, began)
     other = in_folder(file, cwd, Path.cwd()) if not found.lines and isinstance(cwd, str) else None
     if other is None or not any(line.text for line in lines):
-        return found
+        return found, placed
     # Only what reads as recorded, line by line, is taken for the same file.
-    same = judged(name, sources.read(other), lines, None)
-    if not same.lines or same.moved:
-        return found
-    return Source(
-        same.lines, f"{name} is shown as it is in this folder: its lines read as recorded."
-    )
+    same, _ = judged(name, sources.read(other), lines, None)
+    if not same.lines or not same.same:
+        return found, placed
+    note = f"{name} is shown as it is in this folder: its lines read as recorded."
+    return Source(same.lines, note), tuple(lines)
 
 
 def _notes(state: Mapping[str, Any], sites: Sequence[Site]) -> tuple[str, ...]:

@@ -132,10 +132,10 @@ class LinesPage(Page):
         rows = entries(file, unfolded=self._looking.unfolded)
         numbers = [entry.number for entry in rows if entry.number and not entry.folded]
         at = cursor_of(view, file, self._looking)
-        # A line may have been folded away since.
-        here = sum(number < at for number in numbers)
-        if by > 0 and (here >= len(numbers) or numbers[here] != at):
-            here -= 1
+        if at in numbers:
+            here = numbers.index(at)
+        else:  # folded away since
+            here = sum(0 < number < at for number in numbers) - (by > 0)
         self._go(file.path, numbers[max(0, min(len(numbers) - 1, here + by))])
 
     def action_leap(self, by: int) -> None:

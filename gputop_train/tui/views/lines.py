@@ -61,13 +61,15 @@ class Line:
     """A line with costs, or one that the diagnosis names.
 
     Attributes:
-        number: From 1.
+        number: From 1, in the text as it is now; negative = what it was, in a text that has the
+            line no more.
         text: The code as the run saw it; may be a part of the line. Empty = not recorded.
         func: The function it is in.
         share: Of the wall time, over the kinds of its own; ``None`` = none of them was measured.
         ms: The same, a step.
         parts: The kinds, costliest first.
         mark: Whether the verdict, or what is also named, points here.
+        was: Its number in the run, where it has another now; else 0.
     """
 
     number: int
@@ -77,6 +79,12 @@ class Line:
     ms: float | None = None
     parts: tuple[Part, ...] = ()
     mark: Mark = ""
+    was: int = 0
+
+    @property
+    def recorded(self) -> int:
+        """Its number in the run."""
+        return self.was or self.number
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +94,12 @@ class Source:
     Attributes:
         lines: Empty = not to be had, ``note`` says why.
         note: What to know of it, one sentence; empty = it reads as the run saw it.
-        moved: Numbers of lines that do not read as recorded.
+        same: Whether every costly line stands where it stood.
     """
 
     lines: tuple[str, ...] = ()
     note: str = ""
-    moved: frozenset[int] = frozenset()
+    same: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,18 +97,18 @@ def entries(file: File, *, unfolded: bool) -> list[Entry]:
     """The rows of a file, top to bottom."""
     if not file.source.lines:
         return _recorded(file)
-    known = {line.number: line for line in file.lines}
-    total = max(len(file.source.lines), max(known))
+    known = {line.number: line for line in file.lines if line.number > 0}
+    total = max(len(file.source.lines), *known, 1)
 
     def entry(number: int) -> Entry:
-        line = known.get(number)
         text = file.source.lines[number - 1] if number <= len(file.source.lines) else ""
-        if line is not None and (number in file.source.moved or number > len(file.source.lines)):
-            text = line.text
-        return Entry(number, text, line)
+        return Entry(number, text, known.get(number))
 
+    lost = [Entry(line.number, f"    {line.text}", line) for line in file.lines if line.number < 0]
+    if lost:
+        lost.insert(0, Entry(text="not found any more, with their numbers in the run:"))
     if unfolded:
-        return [entry(number) for number in range(1, total + 1)]
+        return [*map(entry, range(1, total + 1)), *lost]
     kept = {
         near
         for number in known
@@ -116,7 +116,7 @@ def entries(file: File, *, unfolded: bool) -> list[Entry]:
         if 1 <= near <= total
     }
     kept |= {head for number in known if (head := _head(file.source.lines, number))}
-    return _folded(sorted(kept), total, entry)
+    return [*_folded(sorted(kept), total, entry), *lost]
 
 
 def _folded(kept: Sequence[int], total: int, entry: Callable[[int], Entry]) -> list[Entry]:
@@ -196,7 +196,9 @@ def listing_rows(
     rows = entries(file, unfolded=looking.unfolded)
     most = max((line.share or 0.0 for line in file.lines), default=0.0)
     body = [_row(entry, columns, entry.number == at, most, width, glyphs) for entry in rows]
-    here = next((n for n, e in enumerate(rows) if e.number >= at and not e.folded), len(rows) - 1)
+    here = next((n for n, e in enumerate(rows) if e.number == at and not e.folded), None)
+    if here is None:  # folded away since
+        here = next((n for n, e in enumerate(rows) if e.number >= at > 0), len(rows) - 1)
     if len(body) + 1 <= room:
         body += _notes(view, width, room - len(body) - 1, glyphs)
     top = first_row(looking.top, here, len(body), room)
@@ -286,7 +288,7 @@ def _row(
     else:
         for name, size in columns:
             spans.append(_cell(name, size, line, most, glyphs))
-    number = f"{entry.number:>5}  "
+    number = f"{abs(entry.number):>5}  "
     ink = "strong" if here else "text" if line is not None else "muted"
     return fit(
         [*spans, (number, "strong" if here else "muted"), (_narrow(entry.text, width), ink)],
@@ -342,13 +344,16 @@ def _about(file: File, at: int, width: int, height: int, glyphs: Glyphs) -> list
     if not size:
         return []
     line = next((one for one in file.lines if one.number == at), None)
-    head: list[Span] = [(f" {file.name}:{at}", "strong")]
+    head: list[Span] = [(f" {file.name}:{abs(at)}", "strong")]
     rows: list[Row] = []
     if line is None:
         head.append(("  no cost was seen here", "muted"))
     else:
         if line.func:
             head.append((f"  in {line.func}", "muted"))
+        if line.was:
+            was = f"line {line.was} in the run" if at > 0 else "in the run"
+            head.append((f"  {was}", "muted"))
         if line.mark:
             points = "the verdict points here" if line.mark == "verdict" else "named beside it"
             head.append((f"  {glyphs.warn} {points}", "warn"))
