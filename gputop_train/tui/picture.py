@@ -29,6 +29,7 @@ _LINES = {
     "┌": "rd", "┐": "ld", "┘": "lu", "├": "rud", "┤": "lud",
 }  # fmt: skip
 _LINE_W = 2.0
+_SEAM = 0.6
 Box = tuple[float, float, float, float, float]  # x, y, width, height, opacity
 
 
@@ -90,7 +91,8 @@ def _boxes(char: str, x: float, top: float) -> list[Box] | None:
     code = ord(char)
     if 0x2581 <= code <= 0x2588:  # lower eighths
         height = CELL_H * (code - 0x2580) / 8
-        return [(x, top + CELL_H - height, CELL_W, height, 1.0)]
+        # A bar goes on in the row below: where the two meet, rounding must leave no line.
+        return [(x, top + CELL_H - height, CELL_W, height + _SEAM, 1.0)]
     if 0x2589 <= code <= 0x258F:  # left eighths
         return [(x, top, CELL_W * (0x2590 - code) / 8, CELL_H, 1.0)]
     if char in "░▒▓":
