@@ -6,6 +6,8 @@ import html
 import re
 from xml.etree import ElementTree
 
+import pytest
+
 from gputop_train.tui.picture import CELL_H, CELL_W, portable
 
 from .driving import app_of, lines, settle
@@ -53,7 +55,7 @@ def test_equal_blocks_side_by_side_are_one_shape_from_the_base_of_the_row() -> N
     boxes = attributes(portable(text("██▄", 12.2)), "rect")
     assert [(float(b["x"]), float(b["width"])) for b in boxes] == [(12.2, 24.4), (36.6, CELL_W)]
     # A hair more, so that no line is left where a bar meets the row below.
-    assert [float(b["height"]) for b in boxes] == [CELL_H + 0.6, CELL_H / 2 + 0.6]
+    assert [float(b["height"]) for b in boxes] == pytest.approx([CELL_H + 0.6, CELL_H / 2 + 0.6])
     assert len({round(float(b["y"]) + float(b["height"]), 1) for b in boxes}) == 1
 
 
