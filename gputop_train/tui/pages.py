@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gputop_train.tui.page import Page
+from gputop_train.tui.screens.devices import DevicesPage
 from gputop_train.tui.screens.findings import FindingsPage
 from gputop_train.tui.screens.lines import LinesPage
 from gputop_train.tui.screens.overview import Overview
@@ -22,7 +23,7 @@ NAMES = (
 )
 
 #: The pages that can be opened, in any order.
-PAGES: tuple[type[Page], ...] = (Overview, StepsPage, LinesPage, FindingsPage)
+PAGES: tuple[type[Page], ...] = (Overview, StepsPage, LinesPage, FindingsPage, DevicesPage)
 
 
 def key_of(name: str) -> str:

@@ -11,6 +11,7 @@ from typing import Literal
 
 from gputop_train.launch.options import SettingValue
 from gputop_train.model import Diagnosis
+from gputop_train.tui.views.devices import DevicesView
 from gputop_train.tui.views.findings import FindingsView
 from gputop_train.tui.views.lines import LinesView
 from gputop_train.tui.views.steps import StepsView
@@ -27,12 +28,14 @@ class View:
         columns: Bins of the time axis, one per character cell.
         log_lines: Newest lines of the script's output to return.
         page: The page in front; what only it shows is read for it alone.
+        device: Devices: the GPU that is looked at closely, by its place; ``None`` = none.
     """
 
     window_s: float = 60.0
     columns: int = 100
     log_lines: int = 60
     page: str = "overview"
+    device: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,4 +261,5 @@ class Snapshot:
     page: str = "overview"
     steps: StepsView | None = None
     lines: LinesView | None = None
+    devices: DevicesView | None = None
     findings: FindingsView | None = None
