@@ -86,6 +86,10 @@ class Calls:
             return
         watched = Watched(self, function, name_of(function), place_of(code))
         self._watched[id(function)] = watched
+        if self._looked and streams.makes_generators(function):
+            self.hidden = self.hidden or (
+                "%s at %s was called before it could be watched" % (watched.name, watched.place)
+            )
         ask = streams.asker(watched) or _asker(watched)
         try:
             watched.original = trampoline.turn_to(function, ask)
@@ -215,6 +219,9 @@ class Calls:
             if watched.empty > 1 or source.proofs:
                 watched.refuse("it also returns what holds no batch" if source.proofs else None)
             return
+        if watched.against is not None:
+            watched.refuse(watched.against, told=True)
+            return
         if any(tensor is ref() for ref in source.last for tensor in tensors):
             self.trial.feeding.gave(source, True)
             watched.refuse("it hands out the same tensor again, which others may hold")
@@ -226,7 +233,7 @@ class Calls:
             source.shapes.add(tuple((tuple(t.shape), str(t.dtype)) for t in tensors))
             source.cache.keep(result, self.trial)
             if source.cache.why_not is not None:
-                watched.refuse(source.cache.why_not)
+                watched.refuse(source.cache.why_not, told=True)
 
     # -- the end
 

@@ -15,7 +15,7 @@ from typing import Any, Iterable, Iterator
 from .. import sites
 from ..hooks import WRAPPER_FILE
 from ..state import S
-from . import queues
+from . import queues, trampoline
 
 MAX_DEPTH = 64
 MAX_NAMED = 256
@@ -110,7 +110,7 @@ def function_of(made: Any) -> Any:
 
 def own_code(function: Any) -> Any:
     """The code of a function, of a decorated one that of the script's own inside."""
-    return inspect.unwrap(function).__code__
+    return trampoline.as_it_was(inspect.unwrap(function)).__code__
 
 
 def _nested(code: Any) -> Iterator[Any]:
@@ -184,7 +184,7 @@ def functions_of(function: Any) -> Iterator[tuple[Any, Any]]:
     names: set[str] = set()
     for one in _nested(code):
         names.update(one.co_names)
-    inner = inspect.unwrap(function)
+    inner = trampoline.as_it_was(inspect.unwrap(function))
     for name in list(names):
         if name in inner.__globals__:
             yield from _callables(inner.__globals__[name], names, 2)
@@ -258,7 +258,7 @@ def trouble(function: Any, given: Iterable[Any]) -> str | None:
 
 
 def _trouble(function: Any, of: Any, seen: set[int]) -> str | None:
-    inner = function.__dict__.get("__wrapped__") if sites.is_library(function.__code__) else None
+    inner = trampoline.as_it_was(inspect.unwrap(function))
     function = inner if isinstance(inner, types.FunctionType) else function
     code = function.__code__
     if id(code) in seen or len(seen) >= MAX_NAMED or sites.is_library(code):

@@ -112,7 +112,12 @@ def _watch_value(calls: Any, value: Any) -> None:
 
 
 def _gives(function: Any) -> bool:
-    return bool(function.__code__.co_flags & inspect.CO_GENERATOR) or _is_next(function)
+    return makes_generators(function) or _is_next(function)
+
+
+def makes_generators(function: Any) -> bool:
+    """Whether a call of this function returns a generator."""
+    return bool(function.__code__.co_flags & inspect.CO_GENERATOR)
 
 
 def _is_next(function: Any) -> bool:
@@ -123,7 +128,7 @@ def asker(watched: Any) -> Any:
     """What the calls of a generator function, or of ``__next__``, go to; None for all else."""
     if _is_next(watched.function):
         return _next_asker(watched)
-    if watched.function.__code__.co_flags & inspect.CO_GENERATOR:
+    if makes_generators(watched.function):
         return _generator_asker(watched)
     return None
 

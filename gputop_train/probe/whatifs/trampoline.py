@@ -16,6 +16,8 @@ from ..hooks import WRAPPER_FILE, hide_from_dynamo
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 _ASK, _STRIP = "gputop-train: ask", "gputop-train: strip"
+#: Functions as they were, by the code that stands in for theirs.
+_originals: dict[int, Any] = {}
 _SOURCE = """
 def around({free}):
     def function(*args, **kwargs):
@@ -49,13 +51,20 @@ def turn_to(function: Any, ask: Callable[..., Any]) -> Any:
     )
     original.__kwdefaults__ = function.__kwdefaults__
     function.__code__ = _code(code, ask)
+    _originals[id(function.__code__)] = original
     hide_from_dynamo(function)
     return original
 
 
 def turn_back(function: Any, original: Any) -> None:
     """Undo ``turn_to``."""
+    _originals.pop(id(function.__code__), None)
     function.__code__ = original.__code__
+
+
+def as_it_was(function: Any) -> Any:
+    """A function that can be read: what a watched one was."""
+    return _originals.get(id(function.__code__), function)
 
 
 def hide(function: Any) -> None:

@@ -60,6 +60,7 @@ class Watched:
         self.judged = False
         self.sources: dict[Any, Source] = {}
         self._held: list[Any] = []  # what ids in keys are of
+        self.against: str | None = None  # what it is given, if that speaks against it
         self.empty = 0
         self.indexed = False  # whether indices, or names, are among what it is given
 
@@ -102,10 +103,7 @@ class Watched:
                 position.append(where)
                 self.indexed |= type(value) not in (int, float)
             else:
-                why = loopcode.of_argument(value, "that it is given")
-                if why is not None:
-                    self.refuse(why)
-                    return None
+                self.against = self.against or loopcode.of_argument(value, "that it is given")
                 key.append((name, id(value)))
                 held.append(lambda value=value: value)
         found = self.sources.get(tuple(key))
