@@ -66,7 +66,11 @@ class Growth:
 
 def growth(window: Window) -> Growth | None:
     """The trend of this window's low-water marks, or ``None`` with too few samples."""
-    points = _points(window)
+    return trend_of(_points(window), window.memory[-1].basis if window.memory else "")
+
+
+def trend_of(points: Sequence[tuple[float, float]], basis: str) -> Growth | None:
+    """The trend of the low-water marks of ``(step, bytes)``, or ``None`` with too few of them."""
     marks = low_water_marks(points, WINDOWS if len(points) >= 2 * WINDOWS else FEW_WINDOWS)
     if len(marks) < FEW_WINDOWS:
         return None
@@ -89,8 +93,20 @@ def growth(window: Window) -> Growth | None:
         start=held[0],
         p_value=mann_kendall(values),
         quarters=tuple(quarters),
-        basis=window.memory[-1].basis,
+        basis=basis,
     )
+
+
+def standstill(trend: Growth, capacity: float | None) -> str | None:
+    """Why a trend is no growth without end, in words; ``None`` if it is one."""
+    if trend.per_step <= 0 or trend.p_value >= MAX_P:
+        return "the low-water marks show no rising trend"
+    large = trend.total >= MIN_BYTES and trend.total >= MIN_PART * trend.start
+    if not large and not (capacity and trend.total >= DEVICE_PART * capacity):
+        return f"it grew by {trend.total / 1e6:.1f} MB, too little to matter"
+    if min(trend.quarters[1:]) < STILL_GROWING * trend.per_step:
+        return "memory grew and then levelled off"
+    return None
 
 
 def low_water_marks(
@@ -137,14 +153,10 @@ def judge(window: Window) -> Judgement:
     trend = growth(window)
     if trend is None:
         return RuledOut(ID, "too few memory samples for a trend")
-    if trend.per_step <= 0 or trend.p_value >= MAX_P:
-        return RuledOut(ID, "the low-water marks show no rising trend")
     capacity = _capacity(window)
-    large = trend.total >= MIN_BYTES and trend.total >= MIN_PART * trend.start
-    if not large and not (capacity and trend.total >= DEVICE_PART * capacity):
-        return RuledOut(ID, f"it grew by {trend.total / 1e6:.1f} MB, too little to matter")
-    if min(trend.quarters[1:]) < STILL_GROWING * trend.per_step:
-        return RuledOut(ID, "memory grew and then levelled off")
+    why = standstill(trend, capacity)
+    if why is not None:
+        return RuledOut(ID, why)
     if profiling(window):
         return Abstention(ID, "memory without the script's profiler, which keeps all it records")
     return _finding(window, trend, capacity)
