@@ -153,5 +153,5 @@ def _notes(row: StepRow, glyphs: Glyphs) -> str:
     if not row.recorded:
         words.append("phases not recorded in this step: laid out like those of recorded ones")
     elif row.timed < 0.995:
-        words.append(f"{percent(row.timed)} told by edges, the rest by samples")
+        words.append(f"{percent(row.timed)} timed, the rest estimated from samples")
     return glyphs.sep.join(words)
