@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, ClassVar
 
 from rich.console import RenderableType
 from rich.style import Style
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.command import CommandPalette
 from textual.filter import LineFilter, NoColor
 from textual.screen import Screen
 
@@ -35,7 +36,7 @@ class BaseApp(App[TuiResult]):
         ascii: Draw with plain ASCII.
     """
 
-    CSS_PATH = "app.tcss"
+    CSS_PATH: ClassVar[list[str | PurePath]] = ["app.tcss", "themes.tcss"]
     TITLE = "gputop-train"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "leave", "quit"),
@@ -124,6 +125,12 @@ class BaseApp(App[TuiResult]):
             tell = getattr(screen, "say", None)
             if tell is not None:
                 tell(text)
+
+    def action_command_palette(self) -> None:
+        """As Textual's, with a hint that every terminal can show."""
+        if not isinstance(self.screen, CommandPalette):
+            hint = "Search for commands, pages, themes"
+            self.push_screen(CommandPalette(placeholder=hint, id="--command-palette"))
 
     def may(self, action: str) -> bool:
         """Whether an action is this app's to offer."""

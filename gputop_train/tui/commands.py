@@ -103,7 +103,8 @@ def commands(app: BaseApp, screen: Screen[Any], *, replay: bool) -> Iterator[Sys
 
 def _made(command: Command, do: Any) -> SystemCommand:
     key = f"key {command.key}" if command.key else ""
-    return SystemCommand(command.title, ". ".join(filter(None, [command.means, key])), do)
+    said = f"{command.means} ({key})" if command.means and key else command.means or key
+    return SystemCommand(command.title, said, do)
 
 
 def own(screen: Screen[Any]) -> Iterable[Command]:

@@ -97,7 +97,8 @@ class Page(Screen[None]):
         """Dress the widgets."""
         self._tabs.pages = self._keys.pages = getattr(self.app, "page_names", ())
         self._keys.without = getattr(self.app, "keys_without", ())
-        self.restyle(self._glyphs, self._inks)
+        # The theme may have been chosen since this was made.
+        self.restyle(self._glyphs, getattr(self.app, "inks", self._inks))
 
     def on_resize(self, event: Resize) -> None:
         """Give the names of the pages a row where there is room."""

@@ -21,7 +21,7 @@ class TrialApp(BaseApp):
     def __init__(self, trial_dir: Path, *, ascii: bool = False) -> None:
         super().__init__(ascii=ascii)
         self._screen = Trial(trial_dir)
-        self._pictures_dir = trial_dir
+        self._pictures_dir = self._run_dir = trial_dir
 
     def on_mount(self) -> None:
         """Open the trial over the empty base screen, so that it can be closed like any other."""
