@@ -5,7 +5,7 @@ Pure. What nothing measured stays unknown; a setting that the script rules out s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
@@ -17,7 +17,8 @@ from gputop_train.launch.options import (
     UsageProblem,
     parse_setting,
 )
-from gputop_train.model import Diagnosis, Finding, Gain, Loader
+from gputop_train.model import Diagnosis, Finding, Gain, Loader, Site
+from gputop_train.report import copies
 from gputop_train.report import settings as outcomes
 from gputop_train.tui.snapshot import SettingGroup, SettingSeen
 from gputop_train.tui.text import factor
@@ -36,6 +37,7 @@ def groups(
     probe: Mapping[str, Any] | None,
     loaders: Sequence[Loader],
     diagnosis: Diagnosis | None,
+    sites: Iterable[Site] = (),
 ) -> tuple[SettingGroup, ...]:
     """Every setting by what it belongs to, the loader that feeds training first.
 
@@ -44,6 +46,7 @@ def groups(
         probe: The probe's newest words; ``None`` while there are none.
         loaders: Loaders as built, of all ranks.
         diagnosis: The newest; its advice is what is suggested.
+        sites: Lines of the script with their counters; those that copy tell how they do.
     """
     built = _distinct(loaders)
     feeding = [loader for loader in built if loader.feeds_training]
@@ -62,7 +65,7 @@ def groups(
             if f"{PurePath(loader.file).name}:{loader.line}" in why[1]
         }
         found.append(_of_loader(loader, place, target, mine, refused))
-    whole = _of_run(became, probe, hints)
+    whole = _of_run(became, probe, hints, copies.non_blocking(sites))
     return (*found, SettingGroup("this run", "", None, whole)) if whole else tuple(found)
 
 
@@ -141,6 +144,7 @@ def _of_run(
     became: Sequence[Mapping[str, Any]],
     probe: Mapping[str, Any] | None,
     hints: Mapping[str, Sequence[Any]],
+    non_blocking: bool | None,
 ) -> tuple[SettingSeen, ...]:
     state = probe or {}
     applied = {row["setting"]: row["value"] for row in became if row["status"] == outcomes.APPLIED}
@@ -153,6 +157,8 @@ def _of_run(
         if key in LOADER_KEYS:
             continue
         known, value = _seen(key, state)
+        if key == "non_blocking":
+            known, value = non_blocking is not None, non_blocking
         if key in applied:
             known, value = True, applied[key]
         cannot = "it needs a GPU" if no_gpu and key in _GPU_ONLY else refused.get(key, ("", ()))[0]
@@ -183,9 +189,8 @@ def _seen(key: str, state: Mapping[str, Any]) -> tuple[bool, SettingValue]:
     """Whether the probe saw how a switch stands, and how."""
     flags = state.get("flags")
     flags = flags if isinstance(flags, Mapping) else {}
-    names = {"tf32": "tf32", "cudnn_benchmark": "cudnn_benchmark", "omp_threads": "threads"}
-    if key in names:
-        value = flags.get(names[key])
+    if key in ("tf32", "cudnn_benchmark", "omp_threads", "expandable_segments"):
+        value = flags.get("threads" if key == "omp_threads" else key)
         return isinstance(value, bool | int), value
     if key == "bf16":
         amp = state.get("amp")

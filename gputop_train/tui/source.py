@@ -173,7 +173,9 @@ def _read_parts(
         "axis": axis,
         "run": run_view,
         "diagnosis": diagnosis,
-        "settings": settings_seen.groups(run, probe, loaders, diagnosis),
+        "settings": settings_seen.groups(
+            run, probe, loaders, diagnosis, reader.sites(rank) if rank is not None else ()
+        ),
         "chart": chart or charts.cpu_chart(procs, build.allowed_cores(host), axis, over=over),
         "lanes": lanes,
         "marks": build.marks(intervals, axis),

@@ -290,9 +290,12 @@ def test_flags_are_read_where_they_are_kept(tmp_path: Path) -> None:
         """
     script.write_text(PREAMBLE + PATIENT + TRAIN + textwrap.dedent(body))
     deployed = deploy(tmp_path)
-    flags = json.loads(run(script, env=deployed.env()).stdout)
+    options = "max_split_size_mb:128, expandable_segments:True"
+    names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+    env = deployed.env(**dict.fromkeys(names, options))
+    flags = json.loads(run(script, env=env).stdout)
     after = snapshot_of(deployed)["flags"]
-    for name in ("anomaly", "cudnn_benchmark", "tf32", "user_profiler"):
+    for name in ("anomaly", "cudnn_benchmark", "tf32", "user_profiler", "expandable_segments"):
         assert flags[name] is True, name
     assert flags["data_parallel"] is False
     assert (after["anomaly"], after["user_profiler"]) == (True, False)

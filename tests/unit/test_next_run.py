@@ -8,7 +8,7 @@ import pytest
 
 from gputop_train.launch import again
 from gputop_train.launch.options import SETTINGS, Setting, UsageProblem
-from gputop_train.model import Advice, Diagnosis, Finding, Gain, Loader, Where
+from gputop_train.model import Advice, Diagnosis, Finding, Gain, Loader, Site, Where
 from gputop_train.tui import next_run, settings_seen
 from gputop_train.tui.snapshot import SettingGroup, SettingSeen
 
@@ -29,8 +29,8 @@ VERDICT = Diagnosis("verdict", False, ADVICE)
 CPU = {"cuda": {"initialized": False}, "flags": {"threads": 8, "tf32": False}}
 
 
-def groups(*loaders: Loader, run=None, probe=None, diagnosis=None):
-    return settings_seen.groups(run or {}, probe, loaders, diagnosis)
+def groups(*loaders: Loader, run=None, probe=None, diagnosis=None, sites=()):
+    return settings_seen.groups(run or {}, probe, loaders, diagnosis, sites)
 
 
 def row_of(group: SettingGroup, key: str) -> SettingSeen:
@@ -104,9 +104,20 @@ def test_what_nobody_measured_is_not_taken_for_off():
     seen = {row.key: (row.known, row.value) for row in whole.rows}
     assert seen["omp_threads"] == (True, 8)
     assert seen["tf32"] == (True, False)
-    assert seen["expandable_segments"][0] is False
+    assert seen["expandable_segments"][0] is seen["non_blocking"][0] is False
     assert seen["bf16"][0] is False
     assert next_run.value_words(None, known=False) == "not measured"
+
+
+def test_what_the_allocator_and_the_copies_were_told_is_seen():
+    copy = Site(0, 1, "h2d", "/home/me/train.py", 50, "main", "x.to(d)", count=9, bytes=900)
+    probe = {"cuda": {"initialized": True}, "flags": {"expandable_segments": True}}
+    *_, whole = groups(TRAIN, probe=probe, sites=[copy])
+    seen = {row.key: (row.known, row.value) for row in whole.rows}
+    assert seen["expandable_segments"] == (True, True)
+    assert seen["non_blocking"] == (True, False)
+    *_, whole = groups(TRAIN, probe=probe, sites=[replace(copy, call="x.cuda(0, True)")])
+    assert row_of(whole, "non_blocking").cannot == "the script does it itself"
 
 
 def test_what_the_script_does_itself_is_left_to_it_unless_it_was_set_for_this_run():

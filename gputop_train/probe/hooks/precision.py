@@ -21,6 +21,8 @@ _entered: dict[tuple[str, str, bool], int] = {}
 _scaler = [0, 0]
 _steps_at_update = [0]
 _replicated = [0]
+#: The allocator's options as they were when CUDA was first seen in use; it reads them then.
+_allocator: list[str] = []
 
 
 def place(torch: Any) -> None:
@@ -159,6 +161,27 @@ def _profiler(torch: Any) -> bool | None:
     return None if value is None else bool(value)
 
 
+def _expandable(torch: Any) -> bool | None:
+    """Whether the environment tells the CUDA allocator to grow its segments; off is its default.
+
+    The newer name is read from torch 2.9 on, and first
+    (https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage).
+    """
+    if _allocator:
+        options = _allocator[0]
+    else:
+        names = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"]
+        release = [int(part) for part in str(torch.__version__).split(".")[:2]]
+        given = [os.environ.get(name, "") for name in names[release < [2, 9] :]]
+        options = next(filter(None, given), "").replace(" ", "")
+        if torch.cuda.is_initialized():
+            _allocator.append(options)
+    if "backend:cudaMallocAsync" in options:
+        return None
+    said = [part for part in options.split(",") if part.startswith("expandable_segments:")]
+    return bool(said) and said[-1].endswith(":True")
+
+
 def _environment(name: str) -> bool:
     return os.environ.get(name, "0") not in ("", "0")
 
@@ -177,6 +200,7 @@ _READERS: tuple[tuple[str, Any], ...] = (
     ("sync_debug", lambda torch: torch._C._cuda_get_sync_debug_mode() > 0),
     ("data_parallel", lambda torch: _replicated[0] > 0),
     ("threads", lambda torch: torch.get_num_threads()),
+    ("expandable_segments", _expandable),
 )
 
 
