@@ -144,6 +144,7 @@ class LogTail:
 
     Attributes:
         skipped_bytes: Bytes never looked at because the log grew faster than the polls.
+        size: Bytes of the file at the last poll; ``None`` before there is one.
     """
 
     def __init__(self, path: str | os.PathLike[str], max_lines: int = 500) -> None:
@@ -152,6 +153,7 @@ class LogTail:
         self._fd: int | None = None
         self._offset = 0
         self.skipped_bytes = 0
+        self.size: int | None = None
         self._reset()
 
     def _reset(self) -> None:
@@ -180,7 +182,7 @@ class LogTail:
             self._fd = open_regular(self._path)
             if self._fd is None:
                 return False
-        size = os.fstat(self._fd).st_size
+        size = self.size = os.fstat(self._fd).st_size
         if size < self._offset:  # somebody emptied the file
             self._offset = 0
             self._reset()

@@ -271,6 +271,7 @@ class ChangingApp(BaseApp):
 _OF_PAGES = {
     "page",
     "turn",
+    "search_log",
     "settings",
     "rerun",
     "trial",

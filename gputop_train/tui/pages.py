@@ -6,6 +6,7 @@ from gputop_train.tui.page import Page
 from gputop_train.tui.screens.devices import DevicesPage
 from gputop_train.tui.screens.findings import FindingsPage
 from gputop_train.tui.screens.lines import LinesPage
+from gputop_train.tui.screens.log import LogPage
 from gputop_train.tui.screens.overview import Overview
 from gputop_train.tui.screens.steps import StepsPage
 
@@ -23,7 +24,14 @@ NAMES = (
 )
 
 #: The pages that can be opened, in any order.
-PAGES: tuple[type[Page], ...] = (Overview, StepsPage, LinesPage, FindingsPage, DevicesPage)
+PAGES: tuple[type[Page], ...] = (
+    Overview,
+    StepsPage,
+    LinesPage,
+    DevicesPage,
+    FindingsPage,
+    LogPage,
+)
 
 
 def key_of(name: str) -> str:

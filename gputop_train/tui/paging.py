@@ -20,6 +20,7 @@ from gputop_train.tui.messages import ViewAsked
 from gputop_train.tui.page import Page
 from gputop_train.tui.screens.findings import FindingsPage
 from gputop_train.tui.screens.lines import LinesPage
+from gputop_train.tui.screens.log import LogPage
 from gputop_train.tui.snapshot import Snapshot, View
 
 
@@ -93,6 +94,12 @@ class PagedApp(ChangingApp):
         self.action_page(FindingsPage.NAME)
         if isinstance(self._front, FindingsPage):
             self._front.newest()
+
+    def action_search_log(self) -> None:
+        """Bring the log to the front, waiting for what to search for."""
+        self.action_page("log")
+        if isinstance(self._front, LogPage):
+            self._front.action_search()
 
     # What is asked for
 

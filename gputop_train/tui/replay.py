@@ -90,6 +90,8 @@ class ReplaySource:
             state="replay",
             elapsed_s=replay.position_s,
             log=files.lines(view.log_lines),
+            log_path=str(files.path / "output.log"),
+            log_size=files.log.size,
             log_note="as it was at the end: lines carry no time",
             replay=replay,
             page=view.page,

@@ -236,7 +236,8 @@ class ReplayView:
 class Snapshot:
     """Everything on the screen at one instant.
 
-    ``page`` is the page it was read for: fields of other pages are ``None``.
+    ``page`` is the page it was read for: fields of other pages are ``None``. ``log`` are the newest
+    lines of the file ``log_path``, of ``log_size`` bytes.
     """
 
     run: RunView
@@ -255,6 +256,8 @@ class Snapshot:
     host: HostView | None = None
     log: tuple[str, ...] = ()
     log_note: str = ""
+    log_path: str = ""
+    log_size: int | None = None
     notes: tuple[str, ...] = ()
     replay: ReplayView | None = None
     settings: tuple[SettingGroup, ...] = ()

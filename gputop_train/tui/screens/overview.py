@@ -34,6 +34,7 @@ class Overview(Page):
         ("pageup", "scroll_log(10)", "older output"),
         ("pagedown", "scroll_log(-10)", "newer output"),
         ("end", "newest", "newest output"),
+        ("slash", "app.search_log", "search the output"),
     ]
 
     def __init__(self, glyphs: Glyphs, inks: Mapping[str, Style]) -> None:
