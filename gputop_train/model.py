@@ -254,6 +254,7 @@ class ProcSample:
     rchar_per_s: float | None = None  # bytes read, page cache included
     reads_per_s: float | None = None  # read calls
     major_faults_per_s: float | None = None
+    main_cpu: float | None = None  # of ``cpu``, a trainer's main thread
 
 
 @dataclass(frozen=True, slots=True)

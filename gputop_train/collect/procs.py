@@ -135,6 +135,7 @@ class Reading:
     stat: ProcStat
     io: Traffic | None = None
     run_delay_ns: int | None = None
+    main_ticks: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +150,7 @@ class Rates:
     rchar_per_s: float | None = None
     reads_per_s: float | None = None
     major_faults_per_s: float | None = None
+    main_cpu: float | None = None
 
 
 def rates_between(before: Reading | None, now: Reading) -> Rates:
@@ -171,6 +173,7 @@ def rates_between(before: Reading | None, now: Reading) -> Rates:
     cpu = rate(before.stat.cpu_ticks, now.stat.cpu_ticks)
     cpu_sys = rate(before.stat.sys_ticks, now.stat.sys_ticks)
     waited = rate(before.run_delay_ns, now.run_delay_ns)
+    main = rate(before.main_ticks, now.main_ticks)
     return Rates(
         cpu=None if cpu is None else cpu / _TICKS_PER_S,
         read_bytes_per_s=traffic("read"),
@@ -180,6 +183,7 @@ def rates_between(before: Reading | None, now: Reading) -> Rates:
         rchar_per_s=traffic("through"),
         reads_per_s=traffic("calls"),
         major_faults_per_s=rate(before.stat.major_faults, now.stat.major_faults),
+        main_cpu=None if main is None else main / _TICKS_PER_S,
     )
 
 
@@ -206,7 +210,8 @@ class ProcessCollector:
             stat = parse_stat(read_text(f"/proc/{pid}/stat"))
             if stat is None:
                 continue
-            reading = Reading(now_ns, stat, self._read_io(stat), self._read_delay(stat))
+            main = _main_ticks(pid) if role == "trainer" else None
+            reading = Reading(now_ns, stat, self._read_io(stat), self._read_delay(stat), main)
             readings[pid] = reading
             rates = rates_between(self._previous.get(pid), reading)
             status = read_text(f"/proc/{pid}/status")
@@ -230,6 +235,7 @@ class ProcessCollector:
                     rchar_per_s=rates.rchar_per_s,
                     reads_per_s=rates.reads_per_s,
                     major_faults_per_s=rates.major_faults_per_s,
+                    main_cpu=rates.main_cpu,
                 )
             )
         self._previous = readings
@@ -260,6 +266,12 @@ class ProcessCollector:
                 "(/proc/PID/io); run the monitor as the same user as the training."
             )
         return io
+
+
+def _main_ticks(pid: int) -> int | None:
+    """Time of the main thread alone, which is the one that trains in almost every script."""
+    stat = parse_stat(read_text(f"/proc/{pid}/task/{pid}/stat"))
+    return None if stat is None else stat.cpu_ticks
 
 
 def _living(stat: ProcStat) -> bool:

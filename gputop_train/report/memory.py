@@ -154,7 +154,7 @@ def _of_rank(rank: RankMemory, facts: MemoryFacts, room: int, *, several: bool) 
     found += _held(state.get("held"), room)
     if on_gpu or isinstance(state.get("oom"), Mapping):
         found += _counters(rank, room)
-    found += _oom(state.get("oom"), facts.started_ns, room)
+    found += oom_lines(state.get("oom"), facts.started_ns, room)
     return found
 
 
@@ -246,7 +246,8 @@ def _counters(rank: RankMemory, room: int) -> list[str]:
     return fmt.row("counts", " · ".join(parts) if parts else "not measured", room)
 
 
-def _oom(oom: Any, started_ns: int | None, room: int) -> list[str]:
+def oom_lines(oom: Any, started_ns: int | None, room: int) -> list[str]:
+    """The picture of an out-of-memory error, from ``oom`` of the probe's snapshot."""
     oom = _mapping(oom)
     if not oom:
         return []

@@ -230,6 +230,19 @@ def test_role_and_rank_are_those_given(collector, child):
     assert (taken.role, taken.rank, taken.pid) == ("trainer", 3, child.pid)
 
 
+def test_a_trainers_main_thread_is_told_apart_from_its_others(collector, child):
+    sample(collector, child, "trainer")
+    child.do(
+        "import hashlib, threading\n"
+        "block = b'x' * (1 << 26)\n"  # hashing lets go of the interpreter's lock
+        "other = threading.Thread(target=lambda: [hashlib.sha256(block) for _ in range(8)])\n"
+        "other.start(); other.join()"
+    )
+    taken = sample(collector, child, "trainer")
+    assert taken.main_cpu < 0.5 * taken.cpu
+    assert sample(collector, child, "worker").main_cpu is None
+
+
 def test_children_are_found_in_the_session_and_beyond_it():
     leader = Child(start_new_session=True)
     try:
