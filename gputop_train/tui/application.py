@@ -192,7 +192,15 @@ class GputopApp(PagedApp):
 
     def action_help(self) -> None:
         """Keys and how to read the screen."""
-        self.push_screen(Reading(laid_out(help_page(self.glyphs), self.glyphs)))
+        page = help_page(
+            self.glyphs,
+            page=self.front.NAME,
+            own=self.front.KEYS,
+            pages=self.page_names,
+            without=self.keys_without,
+            replay=self._replay is not None,
+        )
+        self.push_screen(Reading(laid_out(page, self.glyphs)))
 
     def action_evidence(self) -> None:
         """What the verdict rests on, and what was ruled out."""

@@ -38,6 +38,8 @@ class BaseApp(App[TuiResult]):
 
     CSS_PATH: ClassVar[list[str | PurePath]] = ["app.tcss", "themes.tcss"]
     TITLE = "gputop-train"
+    #: Keys of the bottom row that do nothing in this app.
+    keys_without: ClassVar[tuple[str, ...]] = ()
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "leave", "quit"),
         Binding("ctrl+c", "leave", "quit", priority=True),

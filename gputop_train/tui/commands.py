@@ -13,6 +13,7 @@ from textual.screen import ModalScreen, Screen
 
 from gputop_train.tui import pages, themes
 from gputop_train.tui.page import Page
+from gputop_train.tui.screens.texts import PAGES
 
 if TYPE_CHECKING:
     from gputop_train.tui.base import BaseApp
@@ -84,7 +85,7 @@ def commands(app: BaseApp, screen: Screen[Any], *, replay: bool) -> Iterator[Sys
     if isinstance(screen, Page):
         found += [c for c in EVERYWHERE if c.replay in (None, replay)]
         found += [
-            Command(f"Page: {name}", pages.key_of(name), "", f"page('{name}')")
+            Command(f"Page: {name}", pages.key_of(name), PAGES[name], f"page('{name}')")
             for name in pages.by_name()
         ]
     if isinstance(screen, Page) or app.to_copy(screen) is not None:
@@ -98,7 +99,9 @@ def commands(app: BaseApp, screen: Screen[Any], *, replay: bool) -> Iterator[Sys
         if app.may(command.action.partition("(")[0]):
             yield _made(command, partial(app.run_action, command.action))
     for command in own(screen):
-        yield _made(command, partial(app.run_action, command.action, screen))
+        where, _, action = command.action.partition("(")[0].rpartition(".")
+        if where != "app" or app.may(action):
+            yield _made(command, partial(app.run_action, command.action, screen))
 
 
 def _made(command: Command, do: Any) -> SystemCommand:
@@ -115,6 +118,6 @@ def own(screen: Screen[Any]) -> Iterable[Command]:
         made = binding if isinstance(binding, Binding) else Binding(*binding)
         keys = made.key.split(",")
         moves = _MOVES.issuperset(keys) or made.key.isdigit()
-        if made.description and not moves and "." not in made.action:
+        if made.description and not moves:
             title = made.description[:1].upper() + made.description[1:]
             yield Command(title, " ".join(map(format_key, keys)), "", made.action)

@@ -8,7 +8,7 @@ import os
 import signal
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from textual.command import CommandPalette
 
@@ -38,6 +38,7 @@ _SHOWS = frozenset(
         "page",
         "turn",
         "verdict_line",
+        "search_log",
         "space",
         "window",
         "seek",
@@ -59,7 +60,7 @@ class ServedApp(GputopApp):
     over a page that could ask for more, and nobody behind that could start, stop or write.
     """
 
-    keys_without = ("t", "r", "p", "c", "s")
+    keys_without: ClassVar[tuple[str, ...]] = ("t", "r", "p", "c", "s")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Only what shows."""

@@ -12,6 +12,7 @@ from gputop_train.look import THEMES
 from gputop_train.tui import clipboard, pages, themes
 from gputop_train.tui.application import GputopApp
 from gputop_train.tui.palette import PALETTES
+from gputop_train.tui.screens import texts
 from gputop_train.tui.screens.compare import Compare
 from gputop_train.tui.screens.settings import Settings
 from gputop_train.tui.screens.trial import Trial
@@ -94,6 +95,27 @@ async def test_a_theme_chosen_by_name_recolours_the_page_in_front() -> None:
             await pilot.pause()
             assert app.front._header.inks == app.inks
             assert app.current_theme.name == name
+
+
+async def test_the_help_begins_with_the_keys_of_the_page_in_front() -> None:
+    app = app_of("replay")
+    async with app.run_test(size=(120, 60)) as pilot:
+        await settle(pilot)
+        for name, page in pages.by_name().items():
+            app.action_page(name)
+            await until(pilot, lambda name=name: app.screen is app.front and name == app.front.NAME)
+            await pilot.press("question_mark")
+            await until(pilot, lambda: any("On every page" in line for line in lines(app)))
+            shown = "\n".join(lines(app))
+            assert (f"On this page: {name}" in shown) == bool(page.KEYS)
+            assert all(means in shown for _, means in page.KEYS)
+            assert "In a replay" in shown
+            await pilot.press("escape")
+            await pilot.pause()
+
+
+def test_every_page_is_described() -> None:
+    assert set(texts.PAGES) == set(pages.NAMES)
 
 
 async def copied(app: GputopApp, pilot: object, word: str) -> str:

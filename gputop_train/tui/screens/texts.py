@@ -5,7 +5,7 @@ A page is a sequence of lines, each a label and a text that wraps beside it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from rich.console import Group, RenderableType
@@ -23,8 +23,23 @@ class Line(NamedTuple):
     style: str = ""
 
 
+#: What each page is for; also what the palette of commands says of it.
+PAGES: Mapping[str, str] = {
+    "overview": "the verdict, the device, the steps, memory, loaders and the log at one glance",
+    "steps": "every step with what set it apart, and how step times are spread",
+    "lines": "your source with what each line costs",
+    "memory": "what holds memory, how it grows, and the last out-of-memory error",
+    "workers": "the loaders, their processes and their queues",
+    "devices": "every GPU and the host, closely",
+    "trials": "trials of this script, and what they proved",
+    "findings": "every verdict of this run with its evidence, and what was ruled out",
+    "log": "all that the script printed, to be searched",
+}
+
+#: Keys that work on every page.
 KEYS = (
     Line("q, Ctrl-C", "leave: detach (training goes on), stop the script, or stay"),
+    Line("1-9  tab", "the pages; Esc goes back to the overview"),
     Line("t", "the settings the run really has: what is advised, and what the next run is to have"),
     Line("r", "run the script again with what was chosen, once this run has ended or is stopped"),
     Line(
@@ -33,18 +48,24 @@ KEYS = (
         "turns, and changes no file",
     ),
     Line("c", "side by side with another run, and where the difference came from"),
+    Line("e", "the evidence behind the verdict, and what was ruled out"),
+    Line("g", "your source, at the line the verdict points at"),
     Line("space", "freeze the view; measuring goes on. In a replay: play and pause"),
     Line("+  -", "a longer or a shorter time window"),
-    Line("e", "the evidence behind the verdict, and what was ruled out"),
-    Line("y", "copy the advice to the clipboard and to advice.txt in the run's directory"),
+    Line(
+        "y",
+        "copy what is in front, to the clipboard and to a file in the run's directory: the advice, "
+        "a line, a finding, a command, a table",
+    ),
     Line(
         "s", "save the screen as an SVG picture in the run's directory; of a recording, right here"
     ),
-    Line("tab", "go to the log; arrows and Page Up scroll it, End follows it again"),
-    Line("left  right", "replay: ten seconds back or forth"),
-    Line("home  end", "replay: to the beginning, to the end"),
-    Line("<  >", "replay: slower or faster"),
-    Line("ctrl+p", "commands and colour themes"),
+    Line("ctrl+p", "all of this by name, and colour themes"),
+)
+REPLAY = (
+    Line("left  right", "ten seconds back or forth"),
+    Line("home  end", "to the beginning, to the end"),
+    Line("<  >", "slower or faster"),
 )
 
 READING = (
@@ -71,12 +92,41 @@ READING = (
 CLOSE = Line("", "Esc closes this.", "italic")
 
 
-def help_page(glyphs: Glyphs) -> list[Line]:
-    """Keys and how to read the screen."""
+def help_page(
+    glyphs: Glyphs,
+    *,
+    page: str = "overview",
+    own: Sequence[tuple[str, str]] = (),
+    pages: Sequence[tuple[str, str]] = (),
+    without: Collection[str] = (),
+    replay: bool = False,
+) -> list[Line]:
+    """Keys, pages, and how to read the screen.
+
+    Args:
+        glyphs: The alphabet.
+        page: The page in front.
+        own: Its own keys with their meanings.
+        pages: Key and name of each page.
+        without: Keys that do nothing here.
+        replay: Whether a replay is shown.
+    """
     names = {"band": glyphs.band, "save": glyphs.save, "evaluation": glyphs.evaluation}
-    filled = [Line(line.label.format(**names), line.text.format(**names)) for line in READING]
-    heads = [Line("", "Keys", "bold"), Line("", "How to read this", "bold")]
-    return [heads[0], *KEYS, Line("", ""), heads[1], *filled, Line("", ""), CLOSE]
+    parts = [
+        (f"On this page: {page}", [Line(*pair) for pair in own]),
+        ("On every page", [line for line in KEYS if line.label not in without]),
+        ("In a replay", list(REPLAY) if replay else []),
+        ("Pages", [Line(f"{key} {name}", PAGES.get(name, "")) for key, name in pages[:9]]),
+        (
+            "How to read this",
+            [Line(line.label.format(**names), line.text.format(**names)) for line in READING],
+        ),
+    ]
+    lines: list[Line] = []
+    for title, part in parts:
+        if part:
+            lines += [Line("", title, "bold"), *part, Line("", "")]
+    return [*lines, CLOSE]
 
 
 def laid_out(page: Sequence[Line], glyphs: Glyphs) -> RenderableType:
