@@ -11,14 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gputop_train.model import LABELS, Interval, Site, Step
 from gputop_train.store.reader import RunReader
 from gputop_train.store.writer import RunWriter
 from gputop_train.tui.application import GputopApp
 from gputop_train.tui.gather.step_words import all_recorded, ordinal, reasons, recorded, unsampled
-from gputop_train.tui.gather.steps import histogram
-from gputop_train.tui.paint import ASCII, UNICODE, width_of
+from gputop_train.tui.gather.steps import histogram, medians, step_row
+from gputop_train.tui.paint import ASCII, UNICODE, Glyphs, fit, width_of
 from gputop_train.tui.replay import ReplaySource
 from gputop_train.tui.screens.steps import StepsPage
 from gputop_train.tui.snapshot import View
@@ -26,6 +28,7 @@ from gputop_train.tui.source import LiveSource
 from gputop_train.tui.views.steps import Reason, StepRow, StepsView
 from gputop_train.tui.widgets.histogram import histogram_rows, tick_text, ticks
 from gputop_train.tui.widgets.steps import StepsState, steps_rows
+from tests.store_support import any_steps
 
 from . import made_steps
 from .driving import lines, settle, until
@@ -500,3 +503,43 @@ async def test_a_replay_that_is_moved_back_shows_the_steps_of_then(run_dir: Path
         await pilot.press("j", "j", "left")
         await until(pilot, lambda: board.state.rows[0].number < 200)
         assert board.state.newer is None
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    any_steps(),
+    st.integers(20, 220),
+    st.integers(1, 60),
+    st.booleans(),
+    st.one_of(st.none(), st.booleans()),
+    st.one_of(st.none(), st.integers(0, 10**6)),
+    st.sampled_from([UNICODE, ASCII]),
+)
+def test_any_steps_are_drawn_at_any_size(
+    steps: list[Step],
+    width: int,
+    height: int,
+    slowest: bool,
+    opened: bool | None,
+    newer: int | None,
+    glyphs: Glyphs,
+) -> None:
+    usual, walls_ms = medians(steps), np.asarray([s.wall_ns / 1e6 for s in steps])
+    median_ns = float(np.median(walls_ms)) * 1e6
+    pause = Interval(0, "eval", 0, steps[0].wall_ns)
+    rows = tuple(step_row(s, usual, median_ns, [pause], origin_ns=-5) for s in steps)
+    view = StepsView(
+        rows,
+        tuple(sorted(rows, key=lambda row: -row.wall_ms)),
+        count=len(rows),
+        median_ms=median_ns / 1e6,
+        histogram=histogram(walls_ms),
+        has_gpu=True,
+    )
+    drawn = steps_rows(
+        StepsState(view, 3, slowest=slowest, opened=opened, newer=newer), width, height, glyphs
+    )
+    for row in drawn:
+        assert width_of(fit(row, width, glyphs)) == width
+        assert all(text.isprintable() for text, _ in row)
+        assert not glyphs.ascii or all(text.isascii() for text, _ in row)

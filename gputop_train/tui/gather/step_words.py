@@ -39,7 +39,7 @@ def reasons(
 
     Args:
         step: The step.
-        usual: Median nanoseconds by label of the steps around it, for each label of the step.
+        usual: Median nanoseconds by label of the steps around it.
         median_ns: Their median wall time.
         pauses: The step's interruptions.
         sites: Places by id, to name the line of a save.
@@ -52,7 +52,7 @@ def reasons(
     quick = median_ns > 0 and wall * SLOW <= median_ns
     found: list[tuple[float, Reason]] = []
     for label, ns in step.labels.items():
-        common = usual[label]
+        common = usual.get(label, 0.0)
         excess, ms = ns - common, ns / 1e6
         if label in INTERRUPTION_LABELS:
             if ns >= PAUSE_SHARE * wall:

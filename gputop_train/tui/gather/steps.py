@@ -62,7 +62,7 @@ def steps_view(asked: Asked, rank: int) -> StepsView:
     pauses = _pauses(reader, shown, rank)
     sites = {site.id: site for site in reader.sites(rank)} if pauses else {}
     started = asked.run.get("started_mono_ns")
-    origin = started if isinstance(started, int) else None
+    origin = started if isinstance(started, int) and started <= times[0][0] else None
     probe = reader.probe_states().get(rank)
     every = all_recorded(probe)
     rows = {

@@ -34,7 +34,6 @@ class StepsState:
         slowest: Slowest first instead of newest first.
         opened: Whether a step is taken apart; ``None`` = where there is room.
         newer: Steps that ended since the rows were held; ``None`` = they are not held.
-        note: Why there are no steps.
     """
 
     view: StepsView | None = None
@@ -42,7 +41,6 @@ class StepsState:
     slowest: bool = False
     opened: bool | None = None
     newer: int | None = None
-    note: str = ""
 
     @property
     def rows(self) -> tuple[StepRow, ...]:
@@ -68,7 +66,7 @@ def steps_rows(state: StepsState, width: int, height: int, glyphs: Glyphs) -> li
     """The whole body."""
     view = state.view
     if view is None or not state.rows:
-        text = "Reading the steps." if view is None else state.note or "No step has ended yet."
+        text = "Reading the steps." if view is None else "No step has ended yet."
         return [fit([(f" {text}", "muted")], width, glyphs)]
     opened = is_open(state, width, height)
     chosen = state.rows[min(state.cursor, len(state.rows) - 1)]
