@@ -7,6 +7,7 @@ from gputop_train.tui.screens.devices import DevicesPage
 from gputop_train.tui.screens.findings import FindingsPage
 from gputop_train.tui.screens.lines import LinesPage
 from gputop_train.tui.screens.log import LogPage
+from gputop_train.tui.screens.memory import MemoryPage
 from gputop_train.tui.screens.overview import Overview
 from gputop_train.tui.screens.steps import StepsPage
 
@@ -28,8 +29,9 @@ PAGES: tuple[type[Page], ...] = (
     Overview,
     StepsPage,
     LinesPage,
-    DevicesPage,
     FindingsPage,
+    DevicesPage,
+    MemoryPage,
     LogPage,
 )
 

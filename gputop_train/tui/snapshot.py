@@ -14,6 +14,7 @@ from gputop_train.model import Diagnosis
 from gputop_train.tui.views.devices import DevicesView
 from gputop_train.tui.views.findings import FindingsView
 from gputop_train.tui.views.lines import LinesView
+from gputop_train.tui.views.memory import MemoryPageView
 from gputop_train.tui.views.steps import StepsView
 
 State = Literal["starting", "live", "stopping", "ended", "lost", "replay"]
@@ -264,5 +265,6 @@ class Snapshot:
     page: str = "overview"
     steps: StepsView | None = None
     lines: LinesView | None = None
-    devices: DevicesView | None = None
     findings: FindingsView | None = None
+    devices: DevicesView | None = None
+    memory_page: MemoryPageView | None = None

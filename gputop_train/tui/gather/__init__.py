@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gputop_train.tui.gather import devices, lines
+from gputop_train.tui.gather import devices, lines, memory
 from gputop_train.tui.gather.asked import Asked
 from gputop_train.tui.gather.findings import FINDINGS
 from gputop_train.tui.gather.steps import steps_page
@@ -20,8 +20,9 @@ Gatherer = Callable[[Asked], dict[str, Any]]
 GATHERERS: dict[str, Gatherer] = {
     "steps": steps_page,
     "lines": lines.parts,
-    "devices": devices.parts,
     "findings": FINDINGS.parts,
+    "devices": devices.parts,
+    "memory": memory.parts,
 }
 
 
