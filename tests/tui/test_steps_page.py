@@ -505,7 +505,7 @@ async def test_a_replay_that_is_moved_back_shows_the_steps_of_then(run_dir: Path
         assert board.state.newer is None
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     any_steps(),
     st.integers(20, 220),
