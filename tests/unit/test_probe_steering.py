@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 import importlib
 import sys
-import types
 from pathlib import Path
 
 import pytest
 
 from gputop_train.probe import sites
+from gputop_train.probe.whatifs.callees import Callees
 from gputop_train.probe.whatifs.source import Source, called
-from gputop_train.probe.whatifs.steering import Judge, Lookup, Steered, lookup_in, needs_no_grad
+from gputop_train.probe.whatifs.steering import Judge, Lookup, Steered, needs_no_grad
 
 TOLD = {
     "printed": "print(loss.item())",
@@ -119,29 +119,59 @@ def test_a_match_is_a_test(tmp_path: Path) -> None:
     assert judged(text, tmp_path) == "its value decides a test in line 1"
 
 
-def test_what_another_file_of_the_script_does_with_it_is_followed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    helper = tmp_path / "steering_helper.py"
-    helper.write_text(
-        "class Stopper:\n    def __call__(self, value):\n        if value > 3: raise SystemExit\n"
-        "def note(value): print(value)\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    module = importlib.import_module("steering_helper")
-    path = tmp_path / "train.py"
-    path.write_text("stopper(loss.item())\nsteering_helper.note(loss.item())\nnet(loss.item())")
-    source = Source(str(path))
-    seen = types.SimpleNamespace(
-        f_globals={"steering_helper": module}, f_locals={"stopper": module.Stopper(), "net": 0j}
-    )
-    lookup = lookup_in(seen, sites.is_library, complex)  # a complex number stands for a module
-    calls = sorted((c for c in source.calls if called(c) == "item"), key=lambda c: c.lineno)
-    assert [verdict(source, call, lookup) for call in calls] == [
-        "its value decides a test in steering_helper.py, line 3",
+HELPER = """
+class Stopper:
+    def __call__(self, value):
+        if value > 3: raise SystemExit
+    def note(self, value):
+        self.value = value
+def note(value): print(value)
+"""
+CALLS = {
+    "a global object": (
+        "made(loss.item())",
+        "its value decides a test in steering_helper.py, line 4",
+    ),
+    "a function of a module": ("steering_helper.note(loss.item())", None),
+    "its class, called": ("steering_helper.Stopper(loss.item())", None),
+    "a network": ("net(loss.item())", "its value goes into a module in line 1"),
+    "a local object": (
+        "def main():\n    stop = steering_helper.Stopper()\n    stop(loss.item())",
+        "its value decides a test in steering_helper.py, line 4",
+    ),
+    "a method of a local object": (
+        "def main():\n    stop: object = steering_helper.Stopper()\n    stop.note(loss.item())",
         None,
+    ),
+    "an attribute of self": (
+        "class Loop:\n    def __init__(self):\n        self.stop = steering_helper.Stopper()\n"
+        "    def run(self):\n        self.stop(loss.item())",
+        "its value decides a test in steering_helper.py, line 4",
+    ),
+    "a local network": (
+        "def main():\n    model = Net()\n    model(loss.item())",
         "its value goes into a module in line 3",
-    ]
+    ),
+    "nobody knows what": ("def main(stop):\n    stop(loss.item())", None),
+}
+
+
+@pytest.mark.parametrize(("text", "why"), CALLS.values(), ids=CALLS)
+def test_what_another_file_of_the_script_does_with_it_is_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, why: str | None
+) -> None:
+    (tmp_path / "steering_helper.py").write_text(HELPER)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "steering_helper", raising=False)
+    module = importlib.import_module("steering_helper")
+    (tmp_path / "train.py").write_text(text)
+    source = Source(str(tmp_path / "train.py"))
+    # A complex number stands for a network.
+    names = {"steering_helper": module, "made": module.Stopper(), "net": 0j, "Net": complex}
+    callees = Callees(source, names, sites.is_library, complex)
+    call = next(c for c in source.calls if called(c) == "item")
+    assert verdict(source, call, callees) == why
+    monkeypatch.delitem(sys.modules, "steering_helper")
 
 
 def test_calls_are_found_by_their_instruction_else_by_line(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from .. import sites
 from ..hooks import dress, graphs, leave_no_frame
 from ..state import S, ident, note_error
 from . import outcomes, steering
+from .callees import Callees
 from .source import Source, called, end_of
 
 KEY = "sync_every"
@@ -128,12 +129,13 @@ class Reads:
         calls = source.calls_at(frame.f_code, frame.f_lasti, frame.f_lineno, written)
         if not calls:
             raise steering.Steered("it was not found in the source")
+        module = S.torch.nn.Module
+        callees = Callees(source, frame.f_globals, sites.is_library, module)
         for call in calls:
             if name == _WAIT:
                 _judge_wait(source, call)
             else:
-                lookup = steering.lookup_in(frame, sites.is_library, S.torch.nn.Module)
-                steering.Judge(source, lookup).judge(call)
+                steering.Judge(source, callees).judge(call)
         site.without_grad = all(steering.needs_no_grad(source, call) for call in calls)
 
     def refuse(self, site: _Site, why: str) -> None:

@@ -34,6 +34,8 @@ class Source:
         self.loads: dict[str, list[ast.expr]] = {}
         self.attributes: dict[str, list[ast.expr]] = {}
         self.functions: dict[str, list[Any]] = {}
+        self._values: dict[str, list[tuple[ast.Name, ast.expr]]] = {}
+        self._attribute_values: dict[str, list[ast.expr]] = {}
         self._bound: dict[ast.AST, set[str]] = {}
         self._shared: dict[ast.AST, set[str]] = {}
         for node in ast.walk(self.tree):
@@ -54,6 +56,12 @@ class Source:
             self.attributes.setdefault(node.attr, []).append(node)
         elif isinstance(node, FUNCTIONS):
             self.functions.setdefault(node.name, []).append(node)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                if isinstance(target, ast.Name):
+                    self._values.setdefault(target.id, []).append((target, node.value))
+                elif isinstance(target, ast.Attribute):
+                    self._attribute_values.setdefault(target.attr, []).append(node.value)
         elif isinstance(node, ast.ClassDef):
             for part in node.body:
                 if isinstance(part, FUNCTIONS) and part.name == "__init__":
@@ -88,6 +96,15 @@ class Source:
     def uses(self, name: str, home: ast.AST) -> list[ast.expr]:
         """Where a name of a function or of the module is read."""
         return [use for use in self.loads.get(name, ()) if self.home(use, name) is home]
+
+    def assigned(self, name: str, home: ast.AST) -> list[ast.expr]:
+        """What is assigned to a name of a function or of the module."""
+        values = self._values.get(name, ())
+        return [value for target, value in values if self.home(target, name) is home]
+
+    def set_as_attribute(self, name: str) -> list[ast.expr]:
+        """What is assigned to an attribute of this name, whosever it is."""
+        return self._attribute_values.get(name, [])
 
     def calls_at(self, code: Any, last: int, line: int | None, name: str) -> list[ast.Call]:
         """The call that an instruction makes; several where only its line is known.

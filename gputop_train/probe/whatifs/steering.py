@@ -9,7 +9,6 @@ test in the same function uses counts as steered by. What cannot be followed is 
 from __future__ import annotations
 
 import ast
-import types
 from typing import Any, Callable, Iterator
 
 from .source import FUNCTIONS, Source, called
@@ -280,51 +279,3 @@ def needs_no_grad(source: Source, call: ast.Call) -> bool:
     """Whether what the call returns is read at once, so that no gradient is asked of it."""
     up = source.parents.get(call)
     return isinstance(up, ast.Attribute) and up.attr in _WITHOUT_GRAD
-
-
-def lookup_in(frame: Any, is_library: Callable[[Any], bool], module: Any) -> Lookup:
-    """Finds functions by the names that a frame sees, without running anything of the script's.
-
-    Args:
-        frame: Where the read is.
-        is_library: Whether a code object is none of the script's.
-        module: ``torch.nn.Module``; what goes into one is not followed.
-    """
-    names = {**frame.f_globals, **frame.f_locals}
-
-    def find(node: ast.expr) -> Any:
-        if isinstance(node, ast.Name):
-            return names.get(node.id)
-        if isinstance(node, ast.Attribute):
-            base = find(node.value)
-            return None if base is None else _static(base, node.attr)
-        return None
-
-    def lookup(node: ast.expr) -> Any:
-        found = find(node)
-        if isinstance(found, module):
-            return "its value goes into a module"
-        if isinstance(found, type):
-            found = _static(found, "__init__")
-        elif not isinstance(found, (types.FunctionType, types.MethodType, staticmethod)):
-            found = _static(found, "__call__") if not isinstance(found, classmethod) else found
-        found = getattr(found, "__func__", found)
-        code = getattr(found, "__code__", None)
-        return code if isinstance(code, types.CodeType) and not is_library(code) else None
-
-    return lookup
-
-
-def _static(base: Any, name: str) -> Any:
-    """An attribute, without its owner's say in it."""
-    if isinstance(base, types.ModuleType):
-        return vars(base).get(name)
-    if isinstance(base, type):
-        classes = list(base.__mro__)
-    else:
-        classes = list(type(base).__mro__)
-        try:
-            return object.__getattribute__(base, "__dict__")[name]
-        except (AttributeError, KeyError, TypeError):
-            pass
-    return next((one.__dict__[name] for one in classes if name in one.__dict__), None)
