@@ -124,22 +124,28 @@ def _place(row: Judged, case: Case, report: Mapping[str, Any]) -> None:
 def judge_twin(case: Case, report: Mapping[str, Any], as_is: Mapping[str, Any] | None) -> Judged:
     """The answer to a corrected script: no warning for the fault that was mended.
 
-    A cause with another refinement than before the mend is what is left, and may be named.
+    A cause with another refinement than before the mend is what is left, and may be named; so may
+    one that already stood beside the expected cause itself.
     """
     row = _row(case, "twin", report)
     row.right = report.get("status") in ("healthy", "verdict", "abstained")
-    before = {spoken(f) for f in findings(as_is or {}) if ids(f) & case.allowed}
+    told = [f for f in findings(as_is or {}) if ids(f) & case.allowed]
+    exact = [f for f in told if _specific(f) == case.expected]
+    before = {spoken(f) for f in exact or told}
     for finding in findings(report):
         if finding["severity"] not in WARNING or not ids(finding) & case.allowed:
             continue
-        specific = finding.get("refined") or finding["id"]
-        if specific == case.expected or spoken(finding) in before or as_is is None:
+        if _specific(finding) == case.expected or spoken(finding) in before or as_is is None:
             row.failures.append(f"still warns: {spoken(finding)}")
         else:
             row.remarks.append(f"left: {spoken(finding)}")
     if not row.right:
         row.failures.append("no answer")
     return row
+
+
+def _specific(finding: Mapping[str, Any]) -> str:
+    return str(finding.get("refined") or finding["id"])
 
 
 def _row(case: Case, kind: str, report: Mapping[str, Any]) -> Judged:

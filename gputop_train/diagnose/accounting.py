@@ -26,8 +26,8 @@ SEEN_FROM = 0.01
 NEVER_DRY, MIN_TIMED = 0.02, 8
 #: Utilisation agrees with kernel intervals within 10 to 30% of its value (measured on an H200).
 UTIL_ERROR = 0.30
-#: The driver's utilisation is of up to its last second (NVML: "between 1 second and 1/6 second"): of
-#: steps that took less in all it tells as much of what was before them.
+#: The driver's utilisation is of up to its last second (NVML: "between 1 second and 1/6 second"):
+#: of steps that took less in all it tells as much of what was before them.
 UTIL_SPAN_S = 1.0
 #: Percent of the time below which others on the card leave its utilisation this run's (proposed).
 FOREIGN_AT_REST = 5.0
@@ -226,12 +226,12 @@ def _exposed(window: Window, found: dict[str, float]) -> dict[str, float | None]
     if util is not None and exposed["data_wait"] is not None:
         bound = found.get("data_wait", 0.0) - (1 + UTIL_ERROR) * util
         exposed["data_wait"] = max(exposed["data_wait"], bound)
-    waited = found.get("data_wait", 0.0)
-    if exposed["sync"] is not None and exposed["data_wait"] is None and waited >= SEEN_FROM:
+    data = found.get("data_wait", 0.0)
+    if exposed["sync"] is not None and exposed["data_wait"] is None and data >= SEEN_FROM:
         # A wait that only samples of the stack show has no edges: of the idle time from a read to
         # the next launch nobody knows which part is that wait, so reads get what it cannot be.
         idle = 1.0 if util is None else 1.0 - util
-        exposed["sync"] = min(exposed["sync"], max(0.0, idle - waited))
+        exposed["sync"] = min(exposed["sync"], max(0.0, idle - data))
     return exposed
 
 

@@ -36,10 +36,10 @@ def between(session: Session, rank: int | None, t0_ns: int | None, t1_ns: int) -
 
 def loaders(session: Session, rank: int | None, until_ns: int | None) -> list[Loader]:
     """Loaders as they stood at a time, or stand now; those not yet seen then are left out."""
-    query = "SELECT rank, id, body FROM loader WHERE (?1 IS NULL OR rank = ?1) ORDER BY rank, id"
+    query = "SELECT rank, id, body FROM loader WHERE (? IS NULL OR rank = ?) ORDER BY rank, id"
     decode = session.codecs.loader.decode
     found = [
-        decode(body, rank=one, id=number) for one, number, body in session.rows(query, (rank,))
+        decode(body, rank=one, id=number) for one, number, body in session.rows(query, (rank, rank))
     ]
     if until_ns is None:
         return found
@@ -70,9 +70,11 @@ def difference(start: Counters | None, end: Counters) -> Counters:
 
 
 def _newest(session: Session, rank: int | None) -> list[Site]:
-    query = "SELECT rank, id, body FROM site WHERE (?1 IS NULL OR rank = ?1) ORDER BY rank, id"
+    query = "SELECT rank, id, body FROM site WHERE (? IS NULL OR rank = ?) ORDER BY rank, id"
     decode = session.codecs.site.decode
-    return [decode(body, rank=one, id=number) for one, number, body in session.rows(query, (rank,))]
+    return [
+        decode(body, rank=one, id=number) for one, number, body in session.rows(query, (rank, rank))
+    ]
 
 
 def _at(session: Session, site: Site, t_ns: int) -> Counters | None:

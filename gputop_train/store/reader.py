@@ -122,9 +122,9 @@ class RunReader(StepReader):
         hi = self._window(None, t1_ns)[1]
         query = (
             "SELECT rank, label, t0_ns, t1_ns, site_id, bytes FROM interval WHERE t1_ns >= ? "
-            "AND t0_ns <= ? AND t1_ns <= ? AND (?4 IS NULL OR label = ?4) ORDER BY t0_ns, rank"
+            "AND t0_ns <= ? AND t1_ns <= ? AND (? IS NULL OR label = ?) ORDER BY t0_ns, rank"
         )
-        return self._all(query, (lo, hi, self._until_ns, label), _maker(Interval))
+        return self._all(query, (lo, hi, self._until_ns, label, label), _maker(Interval))
 
     def sites(self, rank: int | None = None) -> list[Site]:
         """Places in the user's code with their counters since arming."""
@@ -246,11 +246,13 @@ class RunReader(StepReader):
     def notes(self, kind: str | None = None) -> list[StoredNote]:
         """One-off facts about the watching, in the order they were added."""
         query = (
-            "SELECT t_ns, kind, body FROM note WHERE t_ns <= ?1 AND (?2 IS NULL OR kind = ?2) "
+            "SELECT t_ns, kind, body FROM note WHERE t_ns <= ? AND (? IS NULL OR kind = ?) "
             "ORDER BY id"
         )
         return self._all(
-            query, (self._until_ns, kind), lambda row: StoredNote(row[0], row[1], _object(row[2]))
+            query,
+            (self._until_ns, kind, kind),
+            lambda row: StoredNote(row[0], row[1], _object(row[2])),
         )
 
     def meta(self, key: str, default: Any = None) -> Any:
@@ -265,7 +267,7 @@ class RunReader(StepReader):
         def read() -> tuple[int, int] | None:
             edges = []
             for query, group in self._edge_queries():
-                edges += self._session.rows(query, (group,))
+                edges += self._session.rows(query, (group,) * query.count("?"))
             times = [msgspec.convert(edge, tuple[int, int]) for edge in edges if None not in edge]
             start = min((first for first, _ in times), default=None)
             if start is None or start > self._until_ns:
@@ -278,16 +280,16 @@ class RunReader(StepReader):
         # SQLite finds one end of a key without a scan, and not both in one go.
         for table in ("host", "proc"):
             ends = f"SELECT (SELECT min(t_ns) FROM {table}), (SELECT max(t_ns) FROM {table})"
-            yield f"{ends} WHERE ?1 = 0", 0
-        yield "SELECT min(t0_ns), max(t1_ns) FROM interval WHERE ?1 = 0", 0
+            yield f"{ends} WHERE ? = 0", 0
+        yield "SELECT min(t0_ns), max(t1_ns) FROM interval WHERE ? = 0", 0
         for rank in self._session.ranks("step_rollup"):
-            one = "FROM step_rollup WHERE rank = ?1 ORDER BY sec"
+            one = "FROM step_rollup WHERE rank = ? ORDER BY sec"
             yield f"SELECT (SELECT t0_ns {one} LIMIT 1), (SELECT t1_ns {one} DESC LIMIT 1)", rank
         for rank in self._session.ranks("memory"):
-            one = "FROM memory WHERE rank = ?1"
+            one = "FROM memory WHERE rank = ?"
             yield f"SELECT (SELECT min(t_ns) {one}), (SELECT max(t_ns) {one})", rank
         for dev in self._devices():
-            one = "FROM util_rollup WHERE dev = ?1"
+            one = "FROM util_rollup WHERE dev = ?"
             first, last = f"(SELECT min(sec) {one})", f"(SELECT max(sec) {one})"
             yield f"SELECT {first} * {SECOND_NS}, ({last} + 1) * {SECOND_NS} - 1", dev
 

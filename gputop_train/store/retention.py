@@ -230,10 +230,10 @@ def _thin_notes(db: sqlite3.Connection) -> None:
     ).fetchall()
     for (kind,) in crowded:
         db.execute(
-            "DELETE FROM note WHERE kind = ?1 AND id NOT IN (SELECT id FROM (SELECT id FROM note "
-            "WHERE kind = ?1 ORDER BY id LIMIT ?2)) AND id NOT IN (SELECT id FROM (SELECT id FROM "
-            "note WHERE kind = ?1 ORDER BY id DESC LIMIT ?2))",
-            (kind, half),
+            "DELETE FROM note WHERE kind = ? AND id NOT IN (SELECT id FROM (SELECT id FROM note "
+            "WHERE kind = ? ORDER BY id LIMIT ?)) AND id NOT IN (SELECT id FROM (SELECT id FROM "
+            "note WHERE kind = ? ORDER BY id DESC LIMIT ?))",
+            (kind, kind, half, kind, half),
         )
 
 

@@ -6,6 +6,7 @@ Run by hand: ``python -m pytest -m gpu tests/gpu/test_lines_real.py`` (one proce
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 
@@ -17,6 +18,7 @@ from tests.gpu.support import needs_cuda, start
 pytestmark = pytest.mark.gpu
 
 STEPS = 400
+FAST_ONE_IN = 16
 SCRIPT = f"""
 import torch
 from torch import nn
@@ -75,7 +77,9 @@ def test_calls_by_line_are_those_made(told: tuple[dict[str, Site], dict[str, obj
         ("back.copy_(static)", STEPS),
     ):
         found = next(s for text, s in sites.items() if call in text)
-        assert 0.8 * made <= found.count <= 1.2 * made, (call, found)
+        # Of calls that take under 20 us one in 16 is looked at, by chance: an estimate.
+        slack = max(0.2 * made, 3 * math.sqrt(made * (FAST_ONE_IN - 1)))
+        assert abs(found.count - made) <= slack, (call, found)
 
 
 def test_copies_are_timed_by_the_gpu(told: tuple[dict[str, Site], dict[str, object]]) -> None:

@@ -115,6 +115,10 @@ def test_a_wait_hidden_behind_queued_work_is_not_idle(timed: Recording) -> None:
 
 def test_a_read_while_the_gpu_works_is_gpu_wait_not_sync(timed: Recording) -> None:
     steps = timed.of("busy read")
+    # Until a step with events tells how such reads divide, all of a read counts as sync.
+    first = next(i for i, s in enumerate(steps) if s.exposed is not None and "sync" in s.exposed)
+    steps = steps[first:]
+    assert len(steps) >= 50
     wall = sum(s.wall_ns for s in steps)
     wait = sum(s.labels["gpu_wait"] for s in steps) / wall
     sync = sum(s.labels["sync"] for s in steps) / wall

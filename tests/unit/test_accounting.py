@@ -31,7 +31,7 @@ def test_time_that_no_label_claims_is_other():
 
 
 def test_shares_read_the_planted_durations():
-    acc = account(window(make_steps(50, {"data_wait": 6, "forward": 1, "backward": 3})))
+    acc = account(window(make_steps(150, {"data_wait": 6, "forward": 1, "backward": 3})))
     assert acc.shares["data_wait"] == pytest.approx(0.6)
     assert acc.shares["backward"] == pytest.approx(0.3)
     assert acc.step_ms == pytest.approx(10)
@@ -39,7 +39,7 @@ def test_shares_read_the_planted_durations():
 
 
 def test_what_no_event_measured_is_none_not_zero():
-    acc = account(window(make_steps(50, {"forward": 10}), on_gpu=True))
+    acc = account(window(make_steps(150, {"forward": 10}), on_gpu=True))
     assert set(acc.exposed.values()) == {None}
     assert acc.busy_share is None
     assert acc.idle_share is None
@@ -55,13 +55,13 @@ def test_exposed_idle_is_a_share_of_the_steps_that_carried_events():
 
 
 def test_idle_time_that_no_label_explains_is_unattributed():
-    steps = make_steps(50, {"data_wait": 2, "forward": 8}, exposed={"data_wait": 2})
+    steps = make_steps(150, {"data_wait": 2, "forward": 8}, exposed={"data_wait": 2})
     acc = account(window(steps, on_gpu=True, util=30))
     assert acc.exposed["unattributed"] == pytest.approx(0.5)
 
 
 def test_event_pairs_bound_a_utilisation_that_over_states():
-    steps = make_steps(50, {"data_wait": 8, "forward": 2}, exposed={"data_wait": 8})
+    steps = make_steps(150, {"data_wait": 8, "forward": 2}, exposed={"data_wait": 8})
     acc = account(window(steps, on_gpu=True, util=60))
     assert acc.busy_share == pytest.approx(0.2)
     assert "bounded" in acc.busy_basis
@@ -69,7 +69,7 @@ def test_event_pairs_bound_a_utilisation_that_over_states():
 
 def test_a_neighbour_on_the_gpu_makes_its_utilisation_no_measure_of_ours():
     shared = window(
-        make_steps(50, {"forward": 10}),
+        make_steps(150, {"forward": 10}),
         on_gpu=True,
         util=95,
         gpu=(GpuSample(0, "GPU-aaaa", foreign_processes=1),),
@@ -111,7 +111,7 @@ def test_a_save_that_no_step_with_events_had_was_not_measured():
 
 
 def test_busy_time_and_exposed_idle_never_exceed_the_whole():
-    steps = make_steps(50, {"data_wait": 8, "forward": 2}, exposed={"data_wait": 8, "h2d": 1})
+    steps = make_steps(150, {"data_wait": 8, "forward": 2}, exposed={"data_wait": 8, "h2d": 1})
     for util in (5, 40, 100):
         acc = account(window(steps, on_gpu=True, util=util))
         told = acc.busy_share + sum(v for v in acc.exposed.values() if v is not None)
@@ -119,13 +119,13 @@ def test_busy_time_and_exposed_idle_never_exceed_the_whole():
 
 
 def test_on_a_cpu_the_whole_wait_is_lost():
-    share, basis = lost_share(window(make_steps(50, {"data_wait": 6, "forward": 4})), "data_wait")
+    share, basis = lost_share(window(make_steps(150, {"data_wait": 6, "forward": 4})), "data_wait")
     assert share == pytest.approx(0.6)
     assert "CPU is the device" in basis
 
 
 def test_an_exposed_time_beyond_the_wait_itself_is_cut_to_it():
-    steps = make_steps(50, {"data_wait": 1, "forward": 9}, exposed={"data_wait": 7})
+    steps = make_steps(150, {"data_wait": 1, "forward": 9}, exposed={"data_wait": 7})
     share, _ = lost_share(window(steps, on_gpu=True, util=20), "data_wait")
     assert share == pytest.approx(0.1)
 
@@ -162,7 +162,7 @@ BURST = {
 
 
 def burst_window(**changes):
-    steps = make_steps(50, {"forward": 9, "data_wait": 1}, exposed={"data_wait": 0.5}, dry=0.9)
+    steps = make_steps(150, {"forward": 9, "data_wait": 1}, exposed={"data_wait": 0.5}, dry=0.9)
     state = probe(True, burst=BURST | changes)
     return window(steps, on_gpu=True, util=60, probe=state)
 
@@ -201,7 +201,7 @@ def test_a_burst_that_was_refused_or_is_torn_is_none():
 
 
 def test_event_pairs_that_over_state_are_cut_to_the_idle_time_of_a_burst():
-    steps = make_steps(50, {"forward": 5, "data_wait": 5}, exposed={"data_wait": 4, "sync": 1})
+    steps = make_steps(150, {"forward": 5, "data_wait": 5}, exposed={"data_wait": 4, "sync": 1})
     state = probe(True, burst=BURST | {"busy_share": 0.8})
     acc = account(window(steps, on_gpu=True, util=60, probe=state))
     assert acc.exposed["data_wait"] == pytest.approx(0.16)
@@ -210,7 +210,7 @@ def test_event_pairs_that_over_state_are_cut_to_the_idle_time_of_a_burst():
 
 
 def test_kernels_too_short_for_the_driver_leave_the_busy_share_untold_but_bounded():
-    steps = make_steps(50, {"forward": 10}, exposed={"data_wait": 0.0}, dry=1.0)
+    steps = make_steps(150, {"forward": 10}, exposed={"data_wait": 0.0}, dry=1.0)
     gpm = tuple(GpmSample(steps[0].t0_ns + i, "GPU-aaaa", sm=0.6) for i in range(5))
     acc = account(window(steps, on_gpu=True, util=22, gpm=gpm))
     assert acc.busy_share is None
@@ -220,13 +220,13 @@ def test_kernels_too_short_for_the_driver_leave_the_busy_share_untold_but_bounde
 
 
 def test_kernels_that_keep_the_sms_at_work_are_told_by_the_driver():
-    steps = make_steps(50, {"forward": 10}, exposed={"data_wait": 0.0}, dry=1.0)
+    steps = make_steps(150, {"forward": 10}, exposed={"data_wait": 0.0}, dry=1.0)
     gpm = tuple(GpmSample(steps[0].t0_ns + i, "GPU-aaaa", sm=14.0) for i in range(5))
     assert account(window(steps, on_gpu=True, util=25, gpm=gpm)).busy_share == 0.25
 
 
 def test_reads_that_wait_for_the_gpu_show_that_it_is_busy():
-    steps = make_steps(50, {"gpu_wait": 9, "forward": 1}, exposed={"sync": 0.2}, dry=0.5)
+    steps = make_steps(150, {"gpu_wait": 9, "forward": 1}, exposed={"sync": 0.2}, dry=0.5)
     acc = account(window(steps, on_gpu=True, util=70))
     assert acc.busy_share == pytest.approx(0.9)
     assert "reads waited" in acc.busy_basis
@@ -242,6 +242,26 @@ def test_reads_that_wait_for_the_gpu_show_that_it_is_busy():
     ],
 )
 def test_a_queue_that_was_never_empty_shows_the_gpu_busy_but_for_the_waits(dry, exposed, busy):
-    steps = make_steps(50, {"data_wait": 2, "forward": 8}, exposed=exposed, dry=dry)
+    steps = make_steps(150, {"data_wait": 2, "forward": 8}, exposed=exposed, dry=dry)
     acc = account(window(steps, on_gpu=True, util=60))
     assert acc.busy_share == pytest.approx(busy)
+
+
+def test_utilisation_of_steps_shorter_than_it_looks_back_is_not_theirs():
+    steps = make_steps(90, {"forward": 10}, exposed={"data_wait": 0.0}, dry=1.0)
+    acc = account(window(steps, on_gpu=True, util=20))
+    assert (acc.busy_share, acc.idle_share) == (None, None)
+    assert "looks back" in acc.busy_basis
+    longer = make_steps(110, {"forward": 10}, exposed={"data_wait": 0.0}, dry=1.0)
+    assert account(window(longer, on_gpu=True, util=20)).busy_share == pytest.approx(0.2)
+
+
+def test_idle_time_behind_a_read_that_an_unplaced_wait_may_be_is_not_the_reads():
+    """A loop without a DataLoader: the sampler knows how long it waits, and not from when."""
+    labels = {"data_wait": 8, "forward": 2}
+    steps = make_steps(150, labels, exposed={"sync": 1.0})
+    assert account(window(steps, on_gpu=True, util=19)).exposed["sync"] == pytest.approx(0.01)
+    placed = make_steps(150, labels, exposed={"sync": 1.0, "data_wait": 7.0})
+    assert account(window(placed, on_gpu=True, util=19)).exposed["sync"] == pytest.approx(0.1)
+    little = make_steps(150, {"data_wait": 3, "forward": 7}, exposed={"sync": 1.0})
+    assert account(window(little, on_gpu=True, util=19)).exposed["sync"] == pytest.approx(0.1)

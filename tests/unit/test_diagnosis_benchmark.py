@@ -165,6 +165,16 @@ def test_a_mended_script_may_have_another_bottleneck_but_not_the_old_one(tmp_pat
     assert judging.judge_twin(one, info, before).passed
 
 
+def test_what_stood_beside_the_fault_before_its_mend_may_be_left(tmp_path):
+    one = case(tmp_path, expected="anomaly-mode", refined_or_also=["launch-bound"])
+    before = report(finding("anomaly-mode"), finding("launch-bound"))
+    left = judging.judge_twin(one, report(finding("launch-bound")), before)
+    assert (left.passed, left.remarks) == (True, ["left: launch-bound"])
+    assert not judging.judge_twin(one, report(finding("anomaly-mode")), before).passed
+    alone = report(finding("launch-bound"))  # then it was what the fault was told as
+    assert not judging.judge_twin(one, report(finding("launch-bound")), alone).passed
+
+
 def test_a_mended_script_still_needs_an_answer(tmp_path):
     row = judging.judge_twin(case(tmp_path), report(status="too-early"), None)
     assert row.failures == ["no answer"]

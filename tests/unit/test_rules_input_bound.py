@@ -213,6 +213,24 @@ def test_workers_that_deliver_in_rounds_are_too_few_and_no_burst():
     assert found.advice[0].setting is not None
 
 
+def test_batches_behind_the_one_that_is_due_do_not_make_a_round_in_time():
+    # Four workers, one late in each round: polls between rounds find the rest (seen on an H200).
+    found = judge(
+        make_steps(
+            200,
+            {"forward": 24.9, "data_wait": 0.1},
+            extra=lambda i: {"data_wait": 130} if i % 4 == 0 else {},
+        ),
+        loaders=(loader(num_workers=4, batches=210, epochs=1),),
+        workers=[0.97] * 4,
+        depths=[3] * 8,
+        cores=16,
+    )
+    assert isinstance(found, Finding)
+    assert found.severity == "critical"
+    assert "more workers will not help" not in found.advice[0].text
+
+
 def test_single_slow_items_are_told_apart_from_a_slow_loader():
     found = judge(
         epochs_of(37),

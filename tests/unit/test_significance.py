@@ -55,6 +55,12 @@ def test_a_flat_series_neither_shows_nor_refutes():
     assert circular_shift(stalls(0)[:20], stalls(0)[:20]) is None
 
 
+def test_a_wait_that_nearly_fills_every_sample_is_as_good_anywhere():
+    rng = np.random.default_rng(3)
+    covered, idle = np.clip(rng.normal(0.87, 0.07, (2, 90)), 0, 1)
+    assert circular_shift(covered, idle) is None
+
+
 def test_the_same_series_gives_the_same_answer():
     assert circular_shift(stalls(1), stalls(2)) == circular_shift(stalls(1), stalls(2))
 
