@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ from gputop_train.tui.screens.trial import Trial
 from . import trials
 from .driving import app_of, lines, settle, until
 from .fakes import RUN
+from .made_findings import FindingsSource
+from .made_lines import LinesSource
 from .test_changing import two_runs
 
 SIZE = (120, 40)
@@ -160,6 +163,24 @@ async def test_a_comparison_is_copied_as_markdown(tmp_path: Path) -> None:
         await until(pilot, lambda: app.to_copy(app.screen) is not None)
         text = await copied(app, pilot, "Comparison")
     assert "|---" in text.replace(" ", "")
+
+
+async def test_a_line_copies_its_place_and_a_finding_its_grounds(tmp_path: Path) -> None:
+    app = app_of("starved", run_dir=tmp_path, source=LinesSource("starved", "whole"))
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("3")
+        await until(pilot, lambda: app.to_copy(app.screen).what == "Place")  # type: ignore[union-attr]
+        place = await copied(app, pilot, "Place")
+    assert re.fullmatch(r"/\S+\.py:\d+", place)
+    app = app_of("starved", run_dir=tmp_path, source=FindingsSource("starved", "changing"))
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("8")
+        await until(pilot, lambda: app.to_copy(app.screen).what == "Finding")  # type: ignore[union-attr]
+        finding = await copied(app, pilot, "Finding")
+    assert "train.py:41" in finding
+    assert (tmp_path / "finding.txt").read_text() == finding
 
 
 async def test_what_is_too_long_for_a_clipboard_is_in_the_file(

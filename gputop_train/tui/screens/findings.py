@@ -10,11 +10,16 @@ from rich.style import Style
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
+from gputop_train.tui.clipboard import Copy
 from gputop_train.tui.page import Page
-from gputop_train.tui.paint import Glyphs
+from gputop_train.tui.paint import UNICODE, Glyphs
 from gputop_train.tui.snapshot import Snapshot
 from gputop_train.tui.views.findings import FindingsView
+from gputop_train.tui.widgets.finding_words import grounds
 from gputop_train.tui.widgets.findings import FindingsBoard, Looking, place_of
+
+#: Of a finding that is pasted.
+_TEXT_COLUMNS = 100
 
 
 class FindingsPage(Page):
@@ -64,6 +69,16 @@ class FindingsPage(Page):
         self._looking = looking
         if (view := self._view) is not None:
             self._board.show(view, looking)
+
+    def to_copy(self) -> Copy | None:
+        """The finding that is looked at, with its grounds, as text."""
+        view = self._view
+        claim = view.claims[place_of(view, self._looking)] if view and view.claims else None
+        if claim is None or claim.diagnosis is None:
+            return None
+        rows = grounds(claim.diagnosis, _TEXT_COLUMNS, UNICODE)
+        lines = ("".join(text for text, _ in row).rstrip() for row in rows)
+        return Copy("Finding", "\n".join(lines).strip("\n") + "\n", "finding.txt")
 
     # Keys
 

@@ -10,6 +10,7 @@ from rich.style import Style
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
+from gputop_train.tui.clipboard import Copy
 from gputop_train.tui.page import Page
 from gputop_train.tui.paint import Glyphs
 from gputop_train.tui.snapshot import Snapshot
@@ -90,6 +91,14 @@ class LinesPage(Page):
         top = self._listing.top if file == self._looking.file else 0
         self._looking = replace(self._looking, file=file, at=at, top=top)
         self._paint(view)
+
+    def to_copy(self) -> Copy | None:
+        """The place of the line under the cursor, as editors take it."""
+        view = self._view
+        file = file_of(view, self._looking) if view is not None else None
+        if view is None or file is None:
+            return None
+        return Copy("Place", f"{file.path}:{abs(cursor_of(view, file, self._looking))}", "line.txt")
 
     # Keys
 
