@@ -50,6 +50,9 @@ def devices_view(asked: Asked) -> DevicesView:
     """GPUs, the host, and the curves of the GPU that is looked at closely."""
     reader, axis = asked.reader, asked.axis
     now = min(axis.t1_ns, asked.now_ns)
+    if asked.over_ns is not None:
+        # A device at rest says nothing about the training that is over.
+        now = max(axis.t0_ns + 1, min(now, asked.over_ns))
     util = reader.util(axis.t0_ns - NS, now)
     gpm = reader.gpm(axis.t0_ns - NS, now)
     gpu = reader.gpu(axis.t0_ns - NS, now)
