@@ -20,7 +20,7 @@ from gputop_train.collect.ring_reader import Ring, RingError, rings
 from gputop_train.diagnose import evidence
 from gputop_train.diagnose.accounting import account
 from gputop_train.diagnose.engine import diagnose
-from gputop_train.report.json import _exposed
+from gputop_train.report.json import exposed_idle
 from gputop_train.store.reader import RunReader
 
 SCRIPT = Path(__file__).parent / "workloads.py"
@@ -116,7 +116,7 @@ def _row(reader: RunReader, kind: dict[str, Any], bursts: list[Mapping[str, Any]
         known=kind,
         busy=acc.busy_share,
         busy_with_burst=acc_with.busy_share if acc_with.burst is not None else None,
-        exposed=_exposed(seen),
+        exposed=exposed_idle(seen),
         dry=acc.dry,
         sampled=len(sampled),
         burst=burst,
