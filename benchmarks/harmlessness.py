@@ -127,9 +127,10 @@ class Bench:
         return row
 
     def _environment(self, records: Path) -> dict[str, str]:
-        env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONSTARTUP")}
+        env = {k: v for k, v in os.environ.items() if k != "PYTHONSTARTUP"}
         env.update(
-            PYTHONPATH=str(RECORDER),
+            # For both kinds: without what is on the path the supervisor may lack its packages.
+            PYTHONPATH=os.pathsep.join(filter(None, (str(RECORDER), env.get("PYTHONPATH")))),
             PYTHONHASHSEED="0",
             PYTHONWARNINGS="always",
             # The launcher sets it where it is unset; it decides how stdout and stderr mix.
@@ -192,8 +193,10 @@ class Bench:
             outcome.seen["exit"] = f"the probe was not there: {outcome.overhead[-300:]}"
             return
         report = logs[0].parent / "report.json"
-        if report.exists():
-            outcome.steps = json.loads(report.read_text())["steps"]["count"]
+        if not report.exists():
+            outcome.seen["exit"] = f"nobody watched the probe: {outcome.overhead[-300:]}"
+            return
+        outcome.steps = json.loads(report.read_text())["steps"]["count"]
 
 
 def find_scripts(places: Iterable[str], steps: int) -> list[Script]:
