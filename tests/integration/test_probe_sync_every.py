@@ -50,9 +50,10 @@ def train(n):
         seen["steers"].append("x" if steered % 2 else "y")
         seen["twice"].append((value.item(), card(step).item()))
         assert f"{value}" == str(float(step)) or "tensor" in f"{value}"  # a library's read
+        exec(unreadable, {"value": value})
         torch.cuda.synchronize()
 
-N = 11
+N, unreadable = 11, compile("print(value.item())", "gone.py", "exec")
 train(N)
 from _gputop_probe.state import S
 told = S.trial.report() if S.trial else None
@@ -108,6 +109,8 @@ def test_reads_that_only_tell_are_real_every_nth_time_and_others_always(tmp_path
     assert tested["status"] == "refused" and "decides a test in line" in tested["why"]
     steered = rows[at("steered = int(value)")]
     assert steered["status"] == "refused" and steered["why"].startswith("int() is made as ever")
+    assert rows["gone.py:1"]["status"] == "refused"
+    assert rows["gone.py:1"]["why"].endswith("the source of gone.py cannot be read")
     assert said["waits"] == 3  # of 11 by torch.cuda.synchronize()
 
 

@@ -83,7 +83,7 @@ class Reads:
         self._sites: dict[tuple[int, int, str], _Site] = {}
         self._calls: dict[Any, _Site] = {}
         self._codes: list[Any] = []  # held, so that an id is not given to another
-        self._rows: dict[str, _Site] = {}
+        self._rows: set[str] = set()
 
     def site(self, frame: Any, name: str) -> _Site | None:
         """The place of a call; ``None`` where it is to be made as ever."""
@@ -113,10 +113,10 @@ class Reads:
         site = _Site(place, ("." if written == name and name != _WAIT else "") + written + "()")
         if place in self._rows:  # two in a line, of which one may be left out and one not
             site.place = "%s (%s)" % (place, sites.source(code, frame.f_lasti, line)[:60])
-        self._rows[site.place] = site
+        self._rows.add(site.place)
         try:
             self._judge(site, frame, name)
-        except steering.Steered as error:
+        except (steering.Steered, ValueError) as error:
             self.refuse(site, str(error))
         except Exception as error:
             note_error(KEY, error)
