@@ -21,7 +21,7 @@ from gputop_train.tui import next_run
 from gputop_train.tui.base import BaseApp
 from gputop_train.tui.doors import Doors, StartError
 from gputop_train.tui.files import write_private
-from gputop_train.tui.messages import ChoicesMade, RerunAsked, TrialAsked, TrialStarted
+from gputop_train.tui.messages import ChoicesMade, RerunAsked, TrialAsked, TrialChosen, TrialStarted
 from gputop_train.tui.next_run import Choices
 from gputop_train.tui.result import TuiResult
 from gputop_train.tui.screens.ask import Answer, Ask
@@ -129,6 +129,10 @@ class ChangingApp(BaseApp):
             self.say("Nothing is chosen and nothing is advised: choose a setting with t.")
             return
         self._ask(Next("trial", chosen))
+
+    def on_trial_chosen(self, message: TrialChosen) -> None:
+        """From the list of trials: look at one."""
+        self.watch_trial(message.trial_dir)
 
     def on_trial_started(self, message: TrialStarted) -> None:
         """Watch it, or say why there is none."""

@@ -68,6 +68,14 @@ class TrialAsked(Message):
     """Prove in a trial what was chosen."""
 
 
+class TrialChosen(Message):
+    """Open the screen of this trial."""
+
+    def __init__(self, trial_dir: Path) -> None:
+        super().__init__()
+        self.trial_dir = trial_dir
+
+
 class TrialStarted(Message):
     """A trial's process was started; ``trial_dir`` is ``None`` and ``error`` says why if not."""
 

@@ -16,6 +16,7 @@ from gputop_train.tui.views.findings import FindingsView
 from gputop_train.tui.views.lines import LinesView
 from gputop_train.tui.views.memory import MemoryPageView
 from gputop_train.tui.views.steps import StepsView
+from gputop_train.tui.views.trials import TrialsView
 
 State = Literal["starting", "live", "stopping", "ended", "lost", "replay"]
 
@@ -259,6 +260,7 @@ class Snapshot:
     log_note: str = ""
     log_path: str = ""
     log_size: int | None = None
+    trials: TrialsView | None = None
     notes: tuple[str, ...] = ()
     replay: ReplayView | None = None
     settings: tuple[SettingGroup, ...] = ()

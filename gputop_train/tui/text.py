@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 from gputop_train.model import LABELS
 from gputop_train.report.format import whole_seconds
@@ -44,6 +45,22 @@ def duration(seconds: float) -> str:
 def moment(seconds: float) -> str:
     """A time of the run, to a tenth of a second where steps can be that short: ``34.2s``."""
     return f"{max(0.0, seconds):.1f}s" if seconds < 59.95 else duration(seconds)
+
+
+def wall_time(wall_ns: int | None, now_ns: int, *, short: bool = False) -> str:
+    """When something began, by the wall clock: the time, with the date unless that is today's.
+
+    ``short`` leaves the time out where there is a date.
+    """
+    if wall_ns is None:
+        return "-"
+    try:
+        then, today = time.localtime(wall_ns / 1e9), time.localtime(now_ns / 1e9)
+    except (OverflowError, OSError, ValueError):
+        return "-"
+    same = (then.tm_year, then.tm_yday) == (today.tm_year, today.tm_yday)
+    day = "%Y-%m-%d" if short else "%Y-%m-%d %H:%M"
+    return time.strftime("%H:%M:%S" if same else day, then)
 
 
 def milliseconds(ms: float) -> str:

@@ -13,11 +13,13 @@ from gputop_train.tui.gather import devices, lines, memory
 from gputop_train.tui.gather.asked import Asked
 from gputop_train.tui.gather.findings import FINDINGS
 from gputop_train.tui.gather.steps import steps_page
+from gputop_train.tui.gather.trials import trials_page
 
 Gatherer = Callable[[Asked], dict[str, Any]]
 
 #: By the page's name.
 GATHERERS: dict[str, Gatherer] = {
+    "trials": trials_page,
     "steps": steps_page,
     "lines": lines.parts,
     "findings": FINDINGS.parts,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 from gputop_train.tui.other_runs import OtherRun
 from gputop_train.tui.paint import Glyphs, Row, Span, clip, fit
-from gputop_train.tui.text import milliseconds
+from gputop_train.tui.text import milliseconds, wall_time
 from gputop_train.tui.widgets.board import Board
 from gputop_train.tui.widgets.settings import keys_row
 
@@ -75,7 +74,7 @@ def _run(page: PickerPage, row: OtherRun, here: bool, width: int, glyphs: Glyphs
     mark = "*" if row.id in page.marked else " "
     cells = (
         "",
-        _started(row.started_wall_ns, page.now_ns),
+        wall_time(row.started_wall_ns, page.now_ns),
         "-" if row.step_ms is None else milliseconds(row.step_ms),
         row.verdict or row.state,
         ", ".join(row.settings) or "-",
@@ -94,17 +93,6 @@ def _line(cells: tuple[str, ...], ink: str, width: int, glyphs: Glyphs, *, lead:
         if size:
             spans.append((clip(text, size - 1, glyphs).ljust(size), ink))
     return fit([*spans, (cells[-1], ink)], width, glyphs)
-
-
-def _started(wall_ns: int | None, now_ns: int) -> str:
-    if wall_ns is None:
-        return "-"
-    try:
-        moment, today = time.localtime(wall_ns / 1e9), time.localtime(now_ns / 1e9)
-    except (OverflowError, OSError, ValueError):
-        return "-"
-    same = (moment.tm_year, moment.tm_yday) == (today.tm_year, today.tm_yday)
-    return time.strftime("%H:%M:%S" if same else "%Y-%m-%d %H:%M", moment)
 
 
 class PickerList(Board):
