@@ -20,7 +20,7 @@ from gputop_train.model import LABELS, Step
 from gputop_train.report import settings
 from gputop_train.report.format import printable
 from gputop_train.store.reader import RunReader, StoreError
-from gputop_train.trial.record import Arm, LegResult, LegStatus
+from gputop_train.trial.record import HAD_NO_EFFECT, WAS_REFUSED, Arm, LegResult, LegStatus
 
 #: Fewer steps than this say nothing about a mean: at the usual spread of single steps (5 to 20%)
 #: ten of them leave 2 to 6% of uncertainty within one leg, as much as the legs differ among
@@ -282,9 +282,9 @@ def _took_effect(
         why, where = outcome["why"], ", ".join(outcome["where"])
         status = outcome["status"]
         if status == settings.REFUSED:
-            refused.append(f"{shown} was refused{f' at {where}' if where else ''}: {why}.")
+            refused.append(f"{shown} {WAS_REFUSED}{f' at {where}' if where else ''}: {why}.")
         elif status == settings.NO_EFFECT:
-            refused.append(f"{shown} had no effect: {why}.")
+            refused.append(f"{shown} {HAD_NO_EFFECT}: {why}.")
         elif status is None:
             doubtful.append(f"Whether {shown} took effect is not known: {why}.")
         elif status == settings.INCONCLUSIVE:

@@ -13,6 +13,14 @@ from gputop_train.launch.options import Setting, Target, WhatIf
 
 LegStatus = Literal["measured", "failed", "refused", "inconclusive", "stopped"]
 Verdict = Literal["faster", "slower", "no difference", "inconclusive"]
+#: How what became of a change is told where it is none that was measured.
+WAS_REFUSED, HAD_NO_EFFECT = "was refused", "had no effect"
+
+
+def status_word(status: str, why: str) -> str:
+    """A status for a table: what met nothing that it could change was not refused."""
+    none = status == "refused" and HAD_NO_EFFECT in why and WAS_REFUSED not in why
+    return "no effect" if none else status
 
 
 @dataclass(frozen=True, slots=True)

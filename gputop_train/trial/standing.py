@@ -9,7 +9,7 @@ from statistics import fmean, median
 from typing import Any, Literal
 
 from gputop_train.launch.options import changed_results
-from gputop_train.trial.record import Arm, Compared, LegResult
+from gputop_train.trial.record import Arm, Compared, LegResult, status_word
 
 CandidateStatus = Literal[
     "waiting", "running", "measured", "refused", "failed", "inconclusive", "stopped"
@@ -213,7 +213,7 @@ def _row(
         cost = per_sample * price_per_hour / 3600.0  # microseconds a sample, a million samples
     verdict: str | None = compared.verdict if compared else None
     if one is not None and one.status in ("refused", "failed", "stopped"):
-        verdict = one.status
+        verdict = status_word(one.status, one.why)
     return {
         "change": arm.name,
         "marks": marks(arm),

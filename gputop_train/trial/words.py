@@ -6,7 +6,7 @@ import math
 from statistics import median
 
 from gputop_train.report.format import milliseconds
-from gputop_train.trial.record import LegResult
+from gputop_train.trial.record import LegResult, status_word
 from gputop_train.trial.standing import Candidate, Prediction, marks
 
 #: Below this speed-up without a loader there is nothing to blame it for: the diagnosis is silent
@@ -64,7 +64,7 @@ def leg_line(n: int, leg: LegResult, candidate: Candidate | None) -> str:
     """One line when a leg has ended."""
     mean = leg.step_mean_ns
     if leg.status != "measured" or mean is None:
-        return f"[{n}] {leg.arm}: {leg.status}. {leg.why}"
+        return f"[{n}] {leg.arm}: {status_word(leg.status, leg.why)}. {leg.why}"
     text = f"[{n}] {leg.arm}: {milliseconds(mean / 1e6)} a step"
     compared = candidate.compared if candidate else None
     if compared is not None and compared.speedup is not None:

@@ -83,6 +83,18 @@ def test_a_refusal_is_told_once() -> None:
     assert words.outcome(one, None) == why
 
 
+def test_what_met_nothing_is_not_called_refused() -> None:
+    why = "sync_every=10 had no effect: no GPU was used, so there was no read to leave out."
+    arm = Arm("sync_every=10", what_if=(WhatIf("sync_every", 10),))
+    one = Candidate(arm, status="refused", why=why, refused=why)
+    leg = LegResult(arm.name, "refused", why)
+    assert words.leg_line(2, leg, one) == f"[2] sync_every=10: no effect. {why}"
+    row = standing(one).body()["table"][1]
+    assert row["verdict"] == "no effect"
+    both = f"{why} num_workers=4 was refused: it is a stream."
+    assert words.leg_line(2, LegResult("a", "refused", both), one).startswith("[2] a: refused.")
+
+
 def test_the_json_has_the_keys_that_were_promised() -> None:
     made = standing(proven(WORKERS, 34.6, FASTER, prediction=Prediction(3.1, None, "T / (T - E)")))
     body = json.loads(store.encode(made.body()))

@@ -82,7 +82,7 @@ def _verdict(row: TrialRow, glyphs: Glyphs) -> tuple[str, str]:
     if row.verdict and row.status not in ("refused", "failed"):
         sign = signs.get(row.verdict, "")
         return f"{sign} {row.verdict}".strip(), _INKS.get(row.verdict, "text")
-    return row.status, "warn" if row.status in ("refused", "failed") else "muted"
+    return row.verdict or row.status, "warn" if row.status in ("refused", "failed") else "muted"
 
 
 def _cost(row: TrialRow, _glyphs: Glyphs) -> tuple[str, str]:
