@@ -11,6 +11,7 @@ from gputop_train.tui.screens.memory import MemoryPage
 from gputop_train.tui.screens.overview import Overview
 from gputop_train.tui.screens.steps import StepsPage
 from gputop_train.tui.screens.trials import TrialsPage
+from gputop_train.tui.screens.workers import WorkersPage
 
 #: Every page's name; its key is its place in this list.
 NAMES = (
@@ -33,6 +34,7 @@ PAGES: tuple[type[Page], ...] = (
     FindingsPage,
     DevicesPage,
     MemoryPage,
+    WorkersPage,
     LogPage,
     TrialsPage,
 )

@@ -17,6 +17,7 @@ from gputop_train.tui.views.lines import LinesView
 from gputop_train.tui.views.memory import MemoryPageView
 from gputop_train.tui.views.steps import StepsView
 from gputop_train.tui.views.trials import TrialsView
+from gputop_train.tui.views.workers import WorkersPageView
 
 State = Literal["starting", "live", "stopping", "ended", "lost", "replay"]
 
@@ -31,6 +32,7 @@ class View:
         log_lines: Newest lines of the script's output to return.
         page: The page in front; what only it shows is read for it alone.
         device: Devices: the GPU that is looked at closely, by its place; ``None`` = none.
+        loader: Workers: the loader shown in full, by its place; ``None`` = the one that feeds.
     """
 
     window_s: float = 60.0
@@ -38,6 +40,7 @@ class View:
     log_lines: int = 60
     page: str = "overview"
     device: int | None = None
+    loader: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,3 +273,4 @@ class Snapshot:
     findings: FindingsView | None = None
     devices: DevicesView | None = None
     memory_page: MemoryPageView | None = None
+    workers_page: WorkersPageView | None = None

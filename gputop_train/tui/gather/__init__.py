@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gputop_train.tui.gather import devices, lines, memory
+from gputop_train.tui.gather import devices, lines, memory, workers
 from gputop_train.tui.gather.asked import Asked
 from gputop_train.tui.gather.findings import FINDINGS
 from gputop_train.tui.gather.steps import steps_page
@@ -25,6 +25,7 @@ GATHERERS: dict[str, Gatherer] = {
     "findings": FINDINGS.parts,
     "devices": devices.parts,
     "memory": memory.parts,
+    "workers": workers.parts,
 }
 
 

@@ -67,7 +67,8 @@ def _core(number: int, busy: int | None, glyphs: Glyphs) -> list[Span]:
     name: Span = (f"c{number:<3}", "muted")
     if busy is None:
         return [name, ("-".ljust(CORE_CELLS - 4), "muted")]
-    return [name, (meter(busy / 100, 4, glyphs), "cpu"), (f"{busy:>4}%".ljust(6), "text")]
+    bar = meter(busy / 100, 4, glyphs).replace(glyphs.bar, glyphs.levels[-2])
+    return [name, (bar, "cpu"), (f"{busy:>4}%".ljust(6), "text")]
 
 
 def _row(name: str, spans: Sequence[Span], width: int, glyphs: Glyphs) -> Row:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from rich.cells import cell_len
 
@@ -12,7 +11,8 @@ from gputop_train.tui.plot import Curve, Plot, nice_top
 from gputop_train.tui.snapshot import Snapshot
 from gputop_train.tui.text import byte_unit, count, duration, gib, percent, size
 from gputop_train.tui.views.memory import HostMemory, MemoryPageView
-from gputop_train.tui.widgets.timechart import GUTTER, past, plot_rows
+from gputop_train.tui.widgets.factrows import fact_rows, gutter
+from gputop_train.tui.widgets.timechart import past, plot_rows
 
 ON_GPU = "cuda-allocator"
 #: Rows of the chart: fewer show nothing, more say no more.
@@ -84,24 +84,6 @@ def plot_of(snap: Snapshot, view: MemoryPageView) -> Plot:
     )
 
 
-def _rows(
-    name: str, parts: Sequence[Sequence[Span]], width: int, glyphs: Glyphs, *, lines: int = 2
-) -> list[Row]:
-    """A name and whole parts beside it, on as many as ``lines`` rows."""
-    rows: list[list[Span]] = []
-    for part in parts:
-        if rows and width_of(rows[-1]) + width_of(part) + 3 <= width:
-            rows[-1] += [(glyphs.sep, "faint"), *part]
-        elif len(rows) < lines:
-            lead = f" {name}".ljust(GUTTER) if not rows else " " * GUTTER
-            if width < 60:  # a gutter of 18 would leave no room for words
-                lead = f" {name}".ljust(9) if not rows else " " * 9
-            rows.append([(lead, "muted"), *part])
-        else:
-            break
-    return [fit(row, width, glyphs) for row in rows]
-
-
 def _now(view: MemoryPageView, width: int, glyphs: Glyphs) -> list[Row]:
     total = view.total
     basis = total if total is not None else view.allocated or 0
@@ -127,7 +109,7 @@ def _now(view: MemoryPageView, width: int, glyphs: Glyphs) -> list[Row]:
         parts[-1] += [(f" {of}", "muted")]
     else:
         parts[-1] += [(f" {unit}", "muted")]
-    return _rows("memory", parts, width, glyphs)
+    return fact_rows("memory", parts, width, glyphs)
 
 
 def _growth(view: MemoryPageView, width: int, glyphs: Glyphs) -> list[Row]:
@@ -137,13 +119,13 @@ def _growth(view: MemoryPageView, width: int, glyphs: Glyphs) -> list[Row]:
         words: list[Span] = [("steady", "good")] if steady else [("not known yet", "muted")]
         if found.why:
             words.append((f": {found.why}", "muted"))
-        return _rows("growth", [words], width, glyphs)
+        return fact_rows("growth", [words], width, glyphs)
     parts: list[list[Span]] = [[(f"+{size(found.per_step)} a step", "warn")]]
     if found.full_s is not None and math.isfinite(found.full_s):
         parts.append([(f"full in {duration(found.full_s)} at this rate", "warn")])
     if found.steps is not None:
         parts.append([(f"lowest after a step, over {count(round(found.steps))} steps", "muted")])
-    return _rows("growth", parts, width, glyphs)
+    return fact_rows("growth", parts, width, glyphs)
 
 
 def _pool(view: MemoryPageView, width: int, glyphs: Glyphs) -> list[Row]:
@@ -163,19 +145,19 @@ def _pool(view: MemoryPageView, width: int, glyphs: Glyphs) -> list[Row]:
         word = "error" if view.ooms == 1 else "errors"
         ink = "critical" if view.ooms else "text"
         parts.append([(f"{count(view.ooms)} out-of-memory {word}", ink)])
-    return _rows("allocator", parts or [[("not measured", "faint")]], width, glyphs)
+    return fact_rows("allocator", parts or [[("not measured", "faint")]], width, glyphs)
 
 
 def _holding(view: MemoryPageView, width: int, glyphs: Glyphs) -> list[Row]:
     if not view.held:
-        return _rows("held", [[("not counted", "faint")]], width, glyphs)
+        return fact_rows("held", [[("not counted", "faint")]], width, glyphs)
     whole = sum(value for _, value in view.held)
     rows: list[Row] = []
     for position, (word, value) in enumerate(view.held):
         lead = " held by" if position == 0 else ""
         share = value / whole if whole > 0 else 0.0
         spans: list[Span] = [
-            (lead.ljust(GUTTER if width >= 60 else 9), "muted"),
+            (lead.ljust(gutter(width)), "muted"),
             (f"{word:<16}", "text"),
             (f"{size(value):>9}", "text"),
             (f"{percent(share):>5}  ", "muted"),
@@ -216,7 +198,7 @@ def _card(view: MemoryPageView, width: int, glyphs: Glyphs) -> list[Row]:
         parts.append([("nobody else", "muted")])
     elif view.foreign_count and not view.foreign:
         parts.append([(f"{view.foreign_count} processes of others", "warn")])
-    return _rows("on the card", parts, width, glyphs) if parts else []
+    return fact_rows("on the card", parts, width, glyphs) if parts else []
 
 
 def _host(host: HostMemory | None, view: MemoryPageView, width: int, glyphs: Glyphs) -> list[Row]:
@@ -241,7 +223,7 @@ def _host(host: HostMemory | None, view: MemoryPageView, width: int, glyphs: Gly
         parts.append([(f"limited to {used}{size(host.limit)}", "text")])
     if host.swap_in:
         parts.append([(f"swapping in {size(host.swap_in)}/s", "warn")])
-    return _rows("host", parts, width, glyphs) if parts else []
+    return fact_rows("host", parts, width, glyphs) if parts else []
 
 
 def _oom(view: MemoryPageView, width: int, glyphs: Glyphs) -> list[Row]:
