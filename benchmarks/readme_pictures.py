@@ -42,7 +42,7 @@ class Picture:
 PICTURES = {
     "overview": Picture("starved", ("STARVED", "data wait")),
     "erratic": Picture("erratic", ("STALLED BY EVALUATION", "evaluation")),
-    "steps": Picture("erratic", ("slowest first", "evaluation"), ("2", "o", "j", "j", "j")),
+    "steps": Picture("checkpointing", ("slowest first", "GPU idle up to"), ("2", "o", "j")),
     "lines": Picture("syncing", ("syncing.py",), ("3",)),
     "memory": Picture("leaking", ("leaking.py",), ("4",)),
     "workers": Picture("erratic", ("erratic.py",), ("5",)),
