@@ -16,7 +16,7 @@ from gputop_train.tui.gather import lines as gathering
 from gputop_train.tui.gather.asked import Asked
 from gputop_train.tui.gather.code import MAX_BYTES, Sources, in_folder, judged, place_of, read_text
 from gputop_train.tui.gather.moving import located, shifted, squeezed
-from gputop_train.tui.paint import ASCII, UNICODE, Row, width_of
+from gputop_train.tui.paint import ASCII, UNICODE, Row, fit, width_of
 from gputop_train.tui.screens.lines import LinesPage
 from gputop_train.tui.snapshot import Axis, View
 from gputop_train.tui.views.lines import HOST_CODE, LOADER, WORKERS, Line, LinesView, Part
@@ -439,13 +439,46 @@ def test_a_checkout_of_the_same_project_lends_its_text_where_every_line_reads_as
     assert "is not on this machine" in source.note
 
 
-def test_no_path_leads_out_of_the_folder(tmp_path: Path) -> None:
-    assert in_folder("/work/sub/data.py", "/work", tmp_path) == tmp_path / "sub/data.py"
-    assert in_folder("data.py", "/work", tmp_path) == tmp_path / "data.py"
-    assert in_folder("/work/../etc/data.py", "/work", tmp_path) is None
-    assert in_folder("/lib/data.py", "/work", tmp_path) is None
-    assert in_folder("/work/secret.key", "/work", tmp_path) is None
-    assert in_folder("data.py", None, tmp_path) is None
+def test_no_path_leads_out_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert in_folder("/work/sub/data.py", "/work") == tmp_path / "sub/data.py"
+    assert in_folder("data.py", "/work") == tmp_path / "data.py"
+    assert in_folder("/work/../etc/data.py", "/work") is None
+    assert in_folder("/lib/data.py", "/work") is None
+    assert in_folder("/work/secret.key", "/work") is None
+    assert in_folder("data.py", "") is None
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert in_folder("data.py", "/work") is None
+
+
+def test_what_a_hostile_store_names_is_survived(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("x" * 5_000 + "\nloss.backward()\n")
+    sites = [
+        Site(0, n, "sample", file, line, "main", "\x1b[31m(" + "y" * 300, "forward", 9)
+        for n, (file, line) in enumerate(
+            [
+                ("a\0b.py", 3),
+                ("\ud800.py", 3),
+                ("train.py", 10**9),
+                ("train.py", 0),
+                ("train.py", -4),
+                ("", 1),
+                ("/dev/zero.py", 1),
+            ],
+            1,
+        )
+    ]
+    view = gathered(made_store(tmp_path, sites), tmp_path)
+    assert all(line.number for file in view.files for line in file.lines)
+    for file in view.files:
+        for unfolded in (False, True):
+            looking = Looking(file.path, 0, unfolded)
+            for row in listing_rows(view, looking, 80, 24, UNICODE)[0]:
+                fit(row, 80, UNICODE)
+            assert len(entries(file, unfolded=unfolded)) < 20
 
 
 # -- keys ------------------------------------------------------------------------------------------

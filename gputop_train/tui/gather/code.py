@@ -21,6 +21,8 @@ from gputop_train.tui.views.lines import WORKERS, Line, Source
 
 #: Larger sources are generated.
 MAX_BYTES = 1 << 20
+#: Nobody reads more of a line than this.
+LONGEST = 1_000
 #: A file is looked at again after so many seconds: it may lie on a slow network.
 LOOK_S = 5.0
 SUFFIXES = (".py", ".pyw", ".ipy")
@@ -57,7 +59,7 @@ class Sources:
             return kept[2]
         try:
             info = path.stat()
-        except OSError as error:
+        except (OSError, ValueError) as error:
             key: tuple[int, ...] = ()
             read = Read(why=_why_not(path, error))
         else:
@@ -84,15 +86,16 @@ def place_of(file: str, cwd: str | None, script: str | None) -> Path | str:
     return path
 
 
-def in_folder(file: str, cwd: str | None, folder: Path) -> Path | None:
-    """Where a file of another machine's lies in a checkout of the same project: see `judged`."""
-    if not cwd:
-        return None
+def in_folder(file: str, cwd: str) -> Path | None:
+    """Where another machine's file lies in this folder, if it is a checkout of the project."""
     path = Path(cwd) / file
-    inside = path.relative_to(cwd) if path.is_relative_to(cwd) else None
+    inside = path.relative_to(cwd) if cwd and path.is_relative_to(cwd) else None
     if inside is None or ".." in inside.parts or path.suffix not in SUFFIXES:
         return None
-    return folder / inside
+    try:
+        return Path.cwd() / inside
+    except OSError:  # this folder is gone
+        return None
 
 
 def read_text(path: Path) -> Read:
@@ -104,7 +107,7 @@ def read_text(path: Path) -> Read:
             if not stat.S_ISREG(info.st_mode):
                 return Read(why=f"{path.name} is not a regular file.")
             content = stream.read(MAX_BYTES + 1)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         return Read(why=_why_not(path, error))
     if len(content) > MAX_BYTES:
         return Read(why=f"{path.name} is larger than {MAX_BYTES >> 20} MB.")
@@ -117,14 +120,15 @@ def read_text(path: Path) -> Read:
         return Read(why=f"{path.name} is not text in the encoding it names.")
     # Python counts lines by these ends alone; str.splitlines knows more.
     lines = re.split(r"\r\n|\r|\n", text)
-    shown = tuple(line.expandtabs(4).rstrip() for line in lines)
+    shown = tuple(line[:LONGEST].expandtabs(4).rstrip() for line in lines)
     return Read(shown, info.st_mtime_ns, squeezed=squeezed(shown))
 
 
-def _why_not(path: Path, error: OSError) -> str:
+def _why_not(path: Path, error: OSError | ValueError) -> str:
     if isinstance(error, (FileNotFoundError, NotADirectoryError)):
         return f"{path.name} is not on this machine."
-    return f"{path.name} cannot be read ({error.strerror or error})."
+    why = error.strerror if isinstance(error, OSError) else None
+    return f"{path.name} cannot be read ({why or error})."
 
 
 def judged(
@@ -150,7 +154,8 @@ def judged(
         what = "was changed after this run began" if late else "is not the file this run had"
         note = f"{name} {what}: its lines are shown as they were recorded."
         return Source(note=note), as_they_were
-    lines = tuple(sorted((_moved(line, found) for line in recorded), key=_place))
+    last = len(read.lines)
+    lines = tuple(sorted((_moved(line, found, last) for line in recorded), key=_place))
     what = "was changed after this run began" if late else "is not as this run had it"
     if lost or moved:
         parts = [f"{n} {word}" for n, word in ((moved, "moved"), (lost, "not found any more")) if n]
@@ -162,12 +167,12 @@ def judged(
     return Source(read.lines), lines
 
 
-def _moved(line: Line, found: Mapping[int, int | None]) -> Line:
-    """A line where it stands now."""
+def _moved(line: Line, found: Mapping[int, int | None], last: int) -> Line:
+    """A line where it stands now, in a text of so many lines."""
     now = found[line.number] if line.number in found else shifted(line.number, found)
-    if now == line.number:
-        return line
-    return replace(line, number=-line.number if now is None else now, was=line.number)
+    if now is None or not 1 <= now <= last:
+        return replace(line, number=-line.number, was=line.number)
+    return line if now == line.number else replace(line, number=now, was=line.number)
 
 
 def _place(line: Line) -> tuple[bool, int]:

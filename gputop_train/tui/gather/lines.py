@@ -11,7 +11,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any
 
 from gputop_train.model import Finding, Interval, Loader, Site
@@ -276,7 +276,7 @@ def _files(
     """By file, the costliest first, each with its text as it is now."""
     by_file: defaultdict[str, list[Line]] = defaultdict(list)
     for (file, number), here in found.items():
-        if here.parts or here.mark:
+        if number > 0 and (here.parts or here.mark):
             by_file[file].append(line_of(number, here))
     shares = {
         file: min(1.0, sum(line.share or 0.0 for line in lines)) for file, lines in by_file.items()
@@ -330,7 +330,7 @@ def _source(
         return Source(note=place), tuple(lines)
     began = started if isinstance(started, int) else None
     found, placed = judged(name, sources.read(place), lines, began)
-    other = in_folder(file, cwd, Path.cwd()) if not found.lines and isinstance(cwd, str) else None
+    other = None if found.lines or not isinstance(cwd, str) else in_folder(file, cwd)
     if other is None or not any(line.text for line in lines):
         return found, placed
     # Only what reads as recorded, line by line, is taken for the same file.
