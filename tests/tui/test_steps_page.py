@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputop_train.model import LABELS, Interval, Site, Step
+from gputop_train.store.errors import StoreError
 from gputop_train.store.reader import RunReader
 from gputop_train.store.writer import RunWriter
 from gputop_train.tui.application import GputopApp
@@ -23,7 +24,7 @@ from gputop_train.tui.gather.steps import histogram, medians, step_row
 from gputop_train.tui.paint import ASCII, UNICODE, Glyphs, fit, width_of
 from gputop_train.tui.replay import ReplaySource
 from gputop_train.tui.screens.steps import StepsPage
-from gputop_train.tui.snapshot import View
+from gputop_train.tui.snapshot import Snapshot, View
 from gputop_train.tui.source import LiveSource
 from gputop_train.tui.views.steps import Reason, StepRow, StepsView
 from gputop_train.tui.widgets.histogram import histogram_rows, tick_text, ticks
@@ -543,3 +544,27 @@ def test_any_steps_are_drawn_at_any_size(
         assert width_of(fit(row, width, glyphs)) == width
         assert all(text.isprintable() for text, _ in row)
         assert not glyphs.ascii or all(text.isascii() for text, _ in row)
+
+
+class Failing(LiveSource):
+    """A source whose store goes bad when it is told to."""
+
+    failing = False
+
+    def read(self, view: View) -> Snapshot:
+        if self.failing:
+            raise StoreError("The store is damaged. Its output.log is still good to read.")
+        return super().read(view)
+
+
+async def test_steps_stay_when_the_store_goes_bad_and_the_reason_is_told(run_dir: Path) -> None:
+    end = made_steps.write(run_dir)
+    source = Failing(run_dir, now_ns=lambda: end)
+    async with GputopApp(source, hz=20.0).run_test(size=(120, 40)) as pilot:
+        await opened(pilot)
+        await until(pilot, lambda: bool(shown(pilot.app).state.rows))
+        source.failing = True
+        await until(pilot, lambda: any("The store is damaged" in line for line in lines(pilot.app)))
+        assert shown(pilot.app).state.rows[0].number == 240
+        await pilot.press("o")
+        assert shown(pilot.app).state.rows[0].number == 101
