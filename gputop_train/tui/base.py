@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePath
@@ -12,10 +13,12 @@ from rich.style import Style
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.command import CommandPalette
+from textual.errors import NoWidget
+from textual.events import Click, MouseScrollDown, MouseScrollUp
 from textual.filter import LineFilter, NoColor
-from textual.screen import Screen
+from textual.screen import ModalScreen, Screen
 
-from gputop_train.tui import clipboard, commands
+from gputop_train.tui import clicks, clipboard, commands
 from gputop_train.tui.clipboard import Copy
 from gputop_train.tui.files import write_private
 from gputop_train.tui.messages import LeaveNow
@@ -24,9 +27,13 @@ from gputop_train.tui.palette import palette
 from gputop_train.tui.picture import portable
 from gputop_train.tui.result import TuiResult
 from gputop_train.tui.themes import THEMES
+from gputop_train.tui.widgets.board import Board
+from gputop_train.tui.widgets.tabs import Tabs
 
 #: Seconds an answer to a key press stays.
 SAY_S = 5.0
+#: Rows for each notch of the wheel.
+_WHEEL_ROWS = 3
 
 
 class BaseApp(App[TuiResult]):
@@ -127,6 +134,33 @@ class BaseApp(App[TuiResult]):
             tell = getattr(screen, "say", None)
             if tell is not None:
                 tell(text)
+
+    def on_click(self, event: Click) -> None:
+        """A click on the name of a key is that key."""
+        x, y = int(event.screen_x), int(event.screen_y)
+        with contextlib.suppress(NoWidget):
+            board, region = self.screen.get_widget_at(x, y)
+            if isinstance(board, Board):
+                self._click(board, x - region.x, y - region.y)
+
+    def _click(self, board: Board, x: int, y: int) -> None:
+        find = clicks.page_at if isinstance(board, Tabs) else clicks.key_at
+        key = find(board.row(y), x)
+        if key is not None:
+            self.simulate_key(key)
+
+    def on_mouse_scroll_down(self, _event: MouseScrollDown) -> None:
+        """The wheel moves as the arrows do, wherever nothing else scrolls."""
+        self._turn_wheel("down")
+
+    def on_mouse_scroll_up(self, _event: MouseScrollUp) -> None:
+        """Likewise."""
+        self._turn_wheel("up")
+
+    def _turn_wheel(self, key: str) -> None:
+        if not isinstance(self.screen, ModalScreen):
+            for _ in range(_WHEEL_ROWS):
+                self.simulate_key(key)
 
     def action_command_palette(self) -> None:
         """As Textual's, with a hint that every terminal can show."""

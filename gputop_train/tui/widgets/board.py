@@ -38,6 +38,10 @@ class Board(Widget):
         """
         raise NotImplementedError
 
+    def row(self, y: int) -> Row:
+        """What is painted in a row; empty where nothing is."""
+        return self._rows[y] if 0 <= y < len(self._rows) else ()
+
     def restyle(self, glyphs: Glyphs, inks: Mapping[str, Style]) -> None:
         """Use another alphabet or other colours from now on."""
         self.glyphs, self.inks = glyphs, inks
