@@ -20,7 +20,7 @@ from gputop_train.tui.paint import ASCII, UNICODE, Row, fit, width_of
 from gputop_train.tui.screens.lines import LinesPage
 from gputop_train.tui.snapshot import Axis, View
 from gputop_train.tui.views.lines import HOST_CODE, LOADER, WORKERS, Line, LinesView, Part
-from gputop_train.tui.widgets.line_words import part_text, share_text
+from gputop_train.tui.widgets.line_words import part_text, share_text, time_text
 from gputop_train.tui.widgets.listing import Looking, by_cost, entries, first_row, listing_rows
 
 from . import made_lines
@@ -73,8 +73,9 @@ def test_a_wide_terminal_has_calls_sizes_and_rates_of_copies() -> None:
 
 def test_a_lower_bound_is_never_shown_as_an_upper_one() -> None:
     part = Part("h2d", 0.001, 0.0001, at_least=True, calls=0.1)
-    assert share_text(part.share, at_least=True) == "≥0%"
-    assert part_text(part).startswith("≥0 ms a step, ≥0% of wall")
+    assert share_text(part.share, at_least=True) == "-"
+    assert time_text(part.ms, at_least=True) == "-"
+    assert part_text(part).startswith("not measured: only calls over 20 us")
     assert part_text(replace(part, ms=2.0, share=0.1)).startswith("≥2.0 ms a step, ≥10% of wall")
 
 

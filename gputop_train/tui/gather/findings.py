@@ -111,7 +111,7 @@ class Findings:
             earlier=max(0, len(claims) - MAX_CLAIMS),
             whole=whole,
             idle=_idle(_window_idle(asked), idle),
-            window_s=(min(asked.axis.t1_ns, asked.now_ns) - asked.axis.t0_ns) / NS,
+            window_s=(min(asked.axis.t1_ns, asked.now_ns) - max(asked.axis.t0_ns, begin_ns)) / NS,
             on_gpu=not str(state.get("param_device", "")).startswith("cpu"),
             now_s=max(0.0, (asked.now_ns - begin_ns) / NS),
             over=over,

@@ -14,6 +14,9 @@ _WORDS = {
 }
 #: Of wall; what is below reads as less than it.
 TINY_SHARE, TINY_MS = 0.0005, 0.005
+#: In place of a lower bound that says nothing.
+NOT_TOLD = "-"
+_AT_LEAST = "only calls over 20 us were counted by the release that recorded this run"
 
 
 def kind_word(kind: str, *, short: bool = False) -> str:
@@ -33,7 +36,7 @@ def share_text(share: float | None, *, estimated: bool = False, at_least: bool =
     if share is None:
         return ""
     if share < TINY_SHARE:
-        return "≥0%" if at_least else "<0.1%"
+        return NOT_TOLD if at_least else "<0.1%"
     return _mark(estimated, at_least) + fmt.percent(share)
 
 
@@ -45,8 +48,9 @@ def time_text(ms: float | None, *, at_least: bool = False) -> str:
     """Host time; empty where there is none."""
     if ms is None:
         return ""
-    mark = "≥" if at_least else ""
-    return f"{mark}{milliseconds(ms)}" if ms >= TINY_MS else f"{mark}0 ms" if mark else "<0.01 ms"
+    if ms < TINY_MS:
+        return NOT_TOLD if at_least else "<0.01 ms"
+    return ("≥" if at_least else "") + milliseconds(ms)
 
 
 def calls_text(calls: float | None, *, estimated: bool = False, at_least: bool = False) -> str:
@@ -95,6 +99,9 @@ def part_text(part: Part) -> str:
     about = "~" if part.estimated else ""
     took = about + time_text(part.ms, at_least=part.at_least)
     out = [f"{took} a step, {share_text(part.share, **marks)} of wall"]
+    if part.at_least:
+        less = (part.share or 0.0) < TINY_SHARE
+        out = [f"not measured: {_AT_LEAST}"] if less else [*out, _AT_LEAST]
     if part.kind == EVALUATION:
         out[0] += ", everything in it; counted at its own lines"
     if part.calls:

@@ -11,6 +11,7 @@ from gputop_train.tui.text import count, milliseconds, percent
 from gputop_train.tui.views.lines import WORKERS, File, Line, LinesView
 from gputop_train.tui.widgets.board import Board
 from gputop_train.tui.widgets.line_words import (
+    NOT_TOLD,
     calls_text,
     kind_ink,
     kind_word,
@@ -188,7 +189,8 @@ def listing_rows(
     top_rows = [_title(view, file, width, glyphs)]
     if file.source.note:
         lines = wrap(file.source.note, width - 2, 2 if height >= 14 else 1, glyphs)
-        top_rows += [((f" {line}", "warn"),) for line in lines]
+        ink = "muted" if file.source.lines and file.source.same else "warn"
+        top_rows += [((f" {line}", ink),) for line in lines]
     if height >= 8:
         top_rows.append(_heads(columns, width, glyphs))
     foot = _about(file, at, width, height, glyphs)
@@ -335,7 +337,8 @@ def _cell(name: str, size: int, line: Line, most: float, glyphs: Glyphs) -> Span
         words = kinds_text(line, size - 3)
         return f"  {words}".ljust(size), ink if part.own else "muted"
     text = plain(_value(name, line), glyphs)
-    return clip(text, size - 1, glyphs).rjust(size), "text" if part.own else "muted"
+    ink = "faint" if text == NOT_TOLD else "text" if part.own else "muted"
+    return clip(text, size - 1, glyphs).rjust(size), ink
 
 
 def _about(file: File, at: int, width: int, height: int, glyphs: Glyphs) -> list[Row]:
