@@ -481,6 +481,23 @@ async def test_a_step_that_was_not_sampled_says_so_and_a_sampled_one_shows_the_g
             assert ("GPU idle up to 15.0 ms in the host's waits: data wait" in text) == sampled
 
 
+async def test_a_step_is_copied_in_words(run_dir: Path) -> None:
+    end = made_steps.write(run_dir)
+    app = GputopApp(LiveSource(run_dir, now_ns=lambda: end), run_dir=run_dir, hz=20.0)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await opened(pilot)
+        await pilot.press("o", "j", "j", "y")
+        await until(pilot, (run_dir / "step.txt").exists)
+        number = shown(pilot.app).state.rows[2].number
+        await pilot.pause()
+        text = (run_dir / "step.txt").read_text()
+    assert text == app.clipboard
+    assert text.startswith(f"step {number} · 922 ms · 9.1x the median")
+    assert "why: checkpoint 820 ms (1.8 GB, train.py:88)\n" in text
+    assert "host: checkpoint 820 ms, backward 40.0 ms, " in text
+    assert "GPU idle up to 805 ms in the host's waits: checkpoint 790 ms" in text
+
+
 async def test_another_window_releases_what_is_held(run_dir: Path) -> None:
     end = made_steps.write(run_dir)
     async with app_on(run_dir, end).run_test(size=(120, 40)) as pilot:

@@ -11,10 +11,12 @@ from rich.style import Style
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
+from gputop_train.tui.clipboard import Copy
 from gputop_train.tui.page import Page
 from gputop_train.tui.paint import Glyphs
 from gputop_train.tui.snapshot import Snapshot
 from gputop_train.tui.views.steps import StepsView
+from gputop_train.tui.widgets.steplanes import step_text
 from gputop_train.tui.widgets.steps import StepsBoard, StepsState
 
 _LAST = 1_000_000
@@ -92,6 +94,14 @@ class StepsPage(Page):
     def _release(self) -> None:
         newest = self.snapshot.steps if self.snapshot is not None else None
         self._turn(cursor=0, newer=None, view=newest or self._state.view)
+
+    def to_copy(self) -> Copy | None:
+        """The step under the cursor, in words."""
+        state = self._state
+        if state.view is None or not state.rows:
+            return None
+        text = step_text(state.rows[state.cursor], state.view, self._glyphs)
+        return Copy("Step", text, "step.txt")
 
     def action_order(self) -> None:
         """Slowest first, or newest first."""

@@ -83,7 +83,7 @@ READING = (
     Line(
         "step",
         "the mean step of the window, cut into its parts; p50 and p95 are the median and the 95th "
-        "percentile of the newest steps, in ms",
+        "percentile of its steps, in ms",
     ),
     Line("{save} {evaluation}", "a checkpoint, an evaluation"),
     Line("blank", "not measured, which is never shown as zero"),

@@ -46,13 +46,26 @@ def detail_rows(
         rows.append(_lane("GPU", _gpu(row, cells, glyphs), width, glyphs))
     rows += [
         fit([(" " * HEAD, "text"), (text, "muted")], width, glyphs)
-        for text in wrap(_gpu_words(row, view, glyphs), room, 2, glyphs)
+        for text in wrap(_gpu_words(row, view), room, 2, glyphs)
     ]
     rows += [
         fit([(" " * HEAD, "text"), (text, "muted")], width, glyphs)
         for text in wrap(_notes(row, glyphs), room, 2, glyphs)
     ]
     return rows[:height]
+
+
+def step_text(row: StepRow, view: StepsView, glyphs: Glyphs) -> str:
+    """The step as plain text, for a note or a colleague."""
+    parts = sorted(row.parts, key=lambda part: -part[1])
+    lines = [
+        _title(row, view, glyphs),
+        f"why: {glyphs.sep.join(map(reason_text, row.why))}" if row.why else "",
+        "host: " + ", ".join(f"{label_word(label)} {milliseconds(ms)}" for label, ms in parts),
+        _gpu_words(row, view),
+        _notes(row, glyphs, legend=False),
+    ]
+    return "".join(f"{line}\n" for line in lines if line)
 
 
 def _head(row: StepRow, view: StepsView, width: int, glyphs: Glyphs) -> Row:
@@ -119,7 +132,7 @@ def _gpu(row: StepRow, cells: Sequence[int], glyphs: Glyphs) -> list[Span]:
     return spans
 
 
-def _gpu_words(row: StepRow, view: StepsView, glyphs: Glyphs) -> str:
+def _gpu_words(row: StepRow, view: StepsView) -> str:
     if row.idle is None:
         if not view.has_gpu:
             return ""
@@ -138,11 +151,11 @@ def _gpu_words(row: StepRow, view: StepsView, glyphs: Glyphs) -> str:
     return text
 
 
-def _notes(row: StepRow, glyphs: Glyphs) -> str:
+def _notes(row: StepRow, glyphs: Glyphs, *, legend: bool = True) -> str:
     key = f"GPU {glyphs.bar} busy {glyphs.axis} idle"
     if row.dry != 0.0:
         key += f" {glyphs.band} not told"
-    words = [] if row.idle is None else [key]
+    words = [key] if legend and row.idle is not None else []
     words += [
         f"{label_word(pause.label)} from {milliseconds(max(0.0, pause.begin_ms))} to "
         f"{milliseconds(min(row.wall_ms, pause.end_ms))}"
