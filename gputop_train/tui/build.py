@@ -150,6 +150,7 @@ def memory_view(
     gpu: Sequence[GpuSample],
     host: HostSample | None,
     axis: Axis | None = None,
+    used: int | None = None,
 ) -> MemoryView | None:
     """The newest allocator state with the end of the device, or of RAM for a CPU run."""
     if not samples:
@@ -171,6 +172,7 @@ def memory_view(
         reserved=newest.reserved,
         peak=peak,
         total=total,
+        used=used if newest.basis == "cuda-allocator" else None,
         history=_held([s for s in samples if s.basis == newest.basis], axis) if axis else (),
     )
 

@@ -11,10 +11,11 @@ from typing import Literal
 
 from gputop_train.launch.options import SettingValue
 from gputop_train.model import Diagnosis
-from gputop_train.tui.views.devices import DevicesView
+from gputop_train.tui.views.devices import DevicesView, GpuView
 from gputop_train.tui.views.findings import FindingsView
 from gputop_train.tui.views.lines import LinesView
 from gputop_train.tui.views.memory import MemoryPageView
+from gputop_train.tui.views.progress import Progress
 from gputop_train.tui.views.steps import StepsView
 from gputop_train.tui.views.trials import TrialsView
 from gputop_train.tui.views.workers import WorkersPageView
@@ -135,7 +136,8 @@ class StepView:
 class MemoryView:
     """Memory of the training process in bytes; ``basis`` as in `model.MemorySample`.
 
-    ``history`` is what was held, a value per bin of the axis.
+    ``used`` is what is taken on the device by the driver's count, whoever holds it; ``history`` is
+    what was held, a value per bin of the axis.
     """
 
     basis: str
@@ -144,6 +146,7 @@ class MemoryView:
     peak: int | None = None
     total: int | None = None
     history: tuple[float | None, ...] = ()
+    used: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,5 +275,7 @@ class Snapshot:
     lines: LinesView | None = None
     findings: FindingsView | None = None
     devices: DevicesView | None = None
+    progress: Progress | None = None
+    gpus: tuple[GpuView, ...] = ()
     memory_page: MemoryPageView | None = None
     workers_page: WorkersPageView | None = None

@@ -20,8 +20,13 @@ from gputop_train.store.reader import RunReader
 from gputop_train.store.rollup import StepRollup
 from gputop_train.tui import build, charts, settings_seen
 from gputop_train.tui.gather import Asked, page_parts
+from gputop_train.tui.gather.counters import LINES
+from gputop_train.tui.gather.devices import gpus_now
+from gputop_train.tui.gather.memory import card_of
+from gputop_train.tui.gather.progress import Follower
 from gputop_train.tui.series import axis_ending
 from gputop_train.tui.snapshot import Axis, Chart, Snapshot, State, StepView, View
+from gputop_train.tui.views.progress import Progress
 
 #: Above this many steps in the window, per-second sums serve as well as the steps themselves.
 MAX_STEPS = 2_000
@@ -150,6 +155,7 @@ def _read_parts(
     hosts = reader.host(last - 30 * NS, last)
     host = hosts[-1] if hosts else None
     gpu = reader.gpu(last - 120 * NS, last)
+    card = card_of(gpu, probe or {})
     run_view = build.run_view(run, probe)
     intervals = reader.intervals(t0, t1)
     spans: Sequence[Step | StepRollup] = steps or rollups
@@ -180,7 +186,10 @@ def _read_parts(
         "lanes": lanes,
         "marks": build.marks(intervals, axis),
         "step": step,
-        "memory": build.memory_view(memory, gpu, host, axis),
+        "memory": build.memory_view(
+            memory, gpu, host, axis, used=next((s.memory_used for s in card[-1:]), None)
+        ),
+        "gpus": gpus_now(reader, last) if len({s.uuid for s in gpu}) > 1 else (),
         "loader": build.loader_view(loaders, reader.loader_depths(t0, last), at_last, axis),
         "host": build.host_view(host, at_last),
         "notes": _notes(reader, probe),
@@ -268,6 +277,7 @@ class LiveSource:
         self._now_ns = now_ns
         self._key: tuple[object, ...] = ()
         self._parts: dict[str, Any] = {}
+        self._progress = Follower()
 
     def read(self, view: View) -> Snapshot:
         """The run at this moment.
@@ -289,6 +299,7 @@ class LiveSource:
         if key != self._key:
             over_ns = last_step_ns(reader) if exit_ is not None else None
             self._parts = read_consistently(reader, files, view, axis, now, over_ns)
+            self._parts["progress"] = self._follow(reader, self._parts["step"], exit_)
             self._key = key
         parts = self._parts
         code, words = exit_words(exit_) if exit_ is not None else (None, "")
@@ -309,6 +320,16 @@ class LiveSource:
     def close(self) -> None:
         """Let go of files."""
         self._files.close()
+
+    def _follow(
+        self, reader: RunReader | None, step: StepView, exit_: Mapping[str, Any] | None
+    ) -> Progress | None:
+        """Where the script's own count stands, as long as it runs."""
+        if reader is None or exit_ is not None:
+            return None
+        lines = self._files.lines(LINES)
+        passes = [one.length for one in reader.loaders() if one.length]
+        return self._progress.observe(self._now_ns() / NS, step.count, lines, passes)
 
     def _now(self, exit_: Mapping[str, Any] | None, reader: RunReader | None) -> int:
         """The end of the time axis: the run's end once it has ended, else the clock.

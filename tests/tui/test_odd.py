@@ -166,6 +166,7 @@ SNAPSHOTS = st.builds(
         BYTES,
         BYTES,
         bins(st.none() | st.floats(0, 1e15) | st.just(math.nan)),
+        BYTES,
     ),
     loader=st.none()
     | st.builds(

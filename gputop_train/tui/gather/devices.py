@@ -96,6 +96,24 @@ def devices_view(asked: Asked) -> DevicesView:
     )
 
 
+def gpus_now(reader: RunReader, now: int) -> tuple[GpuView, ...]:
+    """Every GPU as it stands, without its history: what the overview shows of several."""
+    gpu = reader.gpu(now - 120 * NS, now)
+    newest = {s.uuid: s for s in gpu}
+    cards = _cards(reader, list(newest))
+    util, gpm = reader.util(now - NOW_NS, now), reader.gpm(now - NOW_NS, now)
+    order = [*(uuid for uuid in cards if uuid in newest), *(u for u in newest if u not in cards)]
+    found = [
+        replace(
+            _gpu(uuid, cards.get(uuid, {}), newest[uuid], now),
+            util=_recent([(s.t_ns, s.util) for s in util if s.uuid == uuid], now),
+            sm=_recent([(s.t_ns, s.sm) for s in gpm if s.uuid == uuid], now),
+        )
+        for uuid in order
+    ]
+    return tuple(_labelled(found, cards))
+
+
 def _of(rows: Sequence[Any], uuid: str) -> list[Any]:
     return [row for row in rows if row.uuid == uuid]
 

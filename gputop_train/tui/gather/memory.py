@@ -53,7 +53,7 @@ def memory_page(asked: Asked) -> MemoryPageView | None:
     newest = samples[-1]
     mine = [s for s in samples if s.basis == newest.basis]
     on_gpu = newest.basis == ON_GPU
-    gpu = _card(reader.gpu(axis.t0_ns - NS, held_ns), state) if on_gpu else []
+    gpu = card_of(reader.gpu(axis.t0_ns - NS, held_ns), state) if on_gpu else []
     card = gpu[-1] if gpu else None
     total = _total(on_gpu, state, card, hosts)
     told = next((s for s in reversed(mine) if s.reserved is not None), newest)
@@ -92,8 +92,8 @@ def memory_page(asked: Asked) -> MemoryPageView | None:
     )
 
 
-def _card(gpu: Sequence[GpuSample], state: Mapping[str, Any]) -> list[GpuSample]:
-    """Readings of the card a rank computes on."""
+def card_of(gpu: Sequence[GpuSample], state: Mapping[str, Any]) -> list[GpuSample]:
+    """Readings of the card a rank computes on, from those of all cards."""
     known = list(dict.fromkeys(s.uuid for s in gpu))
     told = _mapping(state.get("cuda")).get("uuid")
     uuid = match_uuid(told, known) if isinstance(told, str) else None

@@ -14,6 +14,7 @@ from gputop_train.tui.layout import plan
 from gputop_train.tui.page import Page
 from gputop_train.tui.paint import Glyphs
 from gputop_train.tui.snapshot import Snapshot
+from gputop_train.tui.widgets.gpus import Gpus, gpus_want
 from gputop_train.tui.widgets.logpane import LogPane
 from gputop_train.tui.widgets.memory import MemoryBar, memory_wants
 from gputop_train.tui.widgets.panel import Panel
@@ -29,6 +30,7 @@ class Overview(Page):
 
     NAME = "overview"
     BINDINGS: ClassVar[list[BindingType]] = [
+        ("enter", "app.page('devices')", "the GPUs closely"),
         ("up,k", "scroll_log(1)", "older output"),
         ("down,j", "scroll_log(-1)", "newer output"),
         ("pageup", "scroll_log(10)", "older output"),
@@ -51,6 +53,7 @@ class Overview(Page):
             self._step,
             MemoryBar(id="memory"),
             Workers(id="workers"),
+            Gpus(id="gpus"),
             self._log,
             self._notice,
             self._keys,
@@ -94,11 +97,19 @@ class Overview(Page):
         card = card_height(snapshot, width, self._glyphs)
         lanes, memory = len(snapshot.lanes), memory_wants(snapshot)
         tabs = len(self._tabs.pages) > 1
-        wishes = (width, height, card, lanes, memory, tabs)
+        gpus = gpus_want(len(snapshot.gpus), width)
+        wishes = (width, height, card, lanes, memory, tabs, gpus)
         if wishes == self._wishes:
             return
         self._wishes = wishes
-        rows = plan(height, card_wants=card, lanes=lanes, memory_wants=memory, tabs=tabs)
+        rows = plan(
+            height,
+            card_wants=card,
+            lanes=lanes,
+            memory_wants=memory,
+            tabs=tabs,
+            gpus_want=gpus,
+        )
         for panel in self._panels:
             size = getattr(rows, str(panel.id))
             panel.styles.height = size

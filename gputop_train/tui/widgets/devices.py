@@ -279,9 +279,3 @@ def _util_curve(gpu: GpuView) -> Quantity:
     known = [value for value in gpu.history if value is not None]
     mean = f"{sum(known) / len(known):.0f}%" if known else NOT_OF_MIG if gpu.mig else DASH
     return Quantity(f"GPU {gpu.label} {gpu.history_of}", gpu.history, 100.0, mean)
-
-
-def gpu_lines(gpus: Sequence[GpuView], width: int, height: int, glyphs: Glyphs) -> list[Row]:
-    """The overview's: one short line each."""
-    view = DevicesView(tuple(gpus))
-    return gpu_table(view, -1, width, glyphs, room=height)

@@ -49,12 +49,36 @@ def _parts(snap: Snapshot) -> list[tuple[int, list[Span]]]:
         parts.append((1, [("step ", "muted"), (count(step.count) + of, "text")]))
     if step.samples_per_s is not None:
         parts.append((3, [(rate(step.samples_per_s), "text"), (" samples/s", "muted")]))
-    if step.total and step.median_ms and snap.state == "live" and step.total > step.count:
-        left_s = (step.total - step.count) * step.median_ms / 1000
-        parts.append((4, [("ETA ", "muted"), (duration(left_s), "text")]))
+    parts += [(4, spans) for spans in (_left(snap),) if spans]
     if snap.run.changed:
         parts.append((7, [("set ", "muted"), (", ".join(snap.run.changed), "warn")]))
     return parts
+
+
+def _left(snap: Snapshot) -> list[Span]:
+    """How far the run is and when it ends: by ``--steps``, else by the script's own count.
+
+    Of a count that may be one pass of several the end is not called the run's.
+    """
+    step, told = snap.step, snap.progress
+    if snap.state != "live":
+        return []
+    if step.total:
+        # With the pauses in between: saves and evaluations are part of the mean step.
+        mean_ms = sum(ms for _, ms in step.parts) or step.median_ms
+        if not mean_ms or step.total <= step.count:
+            return []
+        left_s = (step.total - step.count) * mean_ms / 1000
+        return [("ETA ", "muted"), (duration(left_s), "text")]
+    if told is None:
+        return []
+    of = f"{count(told.done)}/{count(told.total)}"
+    spans: list[Span] = [(f"{told.unit} ", "muted"), (of, "text")]
+    if told.left_s is None:
+        return spans
+    if told.whole:
+        return [*spans, ("   ETA ", "muted"), (duration(told.left_s), "text")]
+    return [*spans, (f", {duration(told.left_s)} left of it", "muted")]
 
 
 def _state(snap: Snapshot, glyphs: Glyphs, *, frozen: bool) -> list[Span]:

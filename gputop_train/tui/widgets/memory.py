@@ -96,7 +96,8 @@ def _title(memory: MemoryView) -> str:
 def _wordings(memory: MemoryView) -> list[str]:
     """The numbers in ever fewer words."""
     bare = replace(memory, reserved=None, peak=None)
-    return [_words(memory), _words(memory, short=True), _words(bare, short=True)]
+    whole = [_words(memory), _words(replace(memory, used=None))]
+    return [*dict.fromkeys(whole), _words(memory, short=True), _words(bare, short=True)]
 
 
 def _words(memory: MemoryView, *, short: bool = False) -> str:
@@ -107,6 +108,8 @@ def _words(memory: MemoryView, *, short: bool = False) -> str:
         parts.append(f"{'alloc' if short else 'allocated'} {gib(memory.allocated, basis)}")
         if memory.reserved is not None:
             parts.append(f"{'rsvd' if short else 'reserved'} {gib(memory.reserved, basis)}")
+        if memory.used is not None and not short:
+            parts.append(f"used {gib(memory.used, basis)}")
         if memory.peak is not None:
             parts.append(f"peak {gib(memory.peak, basis)}")
     else:
