@@ -6,6 +6,7 @@ import time
 import zipfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from gputop_train.tui.snapshot import Snapshot, View
 from gputop_train.tui.source import LiveSource
 from gputop_train.tui.views.steps import Reason, StepRow, StepsView
 from gputop_train.tui.widgets.histogram import histogram_rows, tick_text, ticks
+from gputop_train.tui.widgets.steplanes import detail_rows
 from gputop_train.tui.widgets.steps import StepsState, steps_rows
 from tests.store_support import any_steps
 
@@ -263,6 +265,45 @@ def test_one_step_among_thousands_is_still_seen() -> None:
 )
 def test_the_axis_has_round_numbers(low: float, high: float, log: bool, words: list[str]) -> None:
     assert [tick_text(ms) for ms in ticks(low, high, log=log)] == words
+
+
+# The GPU beside the host
+
+
+def gpu_of(exposed: dict[str, int], dry: float | None, labels: dict[str, int]) -> tuple[str, str]:
+    """The GPU's lane and what is said of it."""
+    sampled = replace(step(labels), exposed=exposed, dry=dry)
+    row = step_row(sampled, medians([sampled]), sampled.wall_ns)
+    rows = [
+        "".join(text for text, _ in row) for row in detail_rows(row, StepsView(), 109, 9, ASCII)
+    ]
+    at = next(number for number, text in enumerate(rows) if text.startswith(" GPU"))
+    return rows[at][8:108], rows[at + 1].strip()
+
+
+PARTS = {"data_wait": 50 * MS, "forward": 20 * MS, "backward": 20 * MS, "gpu_wait": 10 * MS}
+
+
+def test_a_gpu_that_never_ran_out_of_work_was_busy_all_the_time() -> None:
+    lane, words = gpu_of({"data_wait": 2_000}, 0.0, PARTS)
+    assert lane == "#" * 100
+    assert words == "GPU busy all the time"
+
+
+def test_after_a_wait_it_idled_in_nothing_is_told_of_the_gpu_but_where_the_host_waits_for_it() -> (
+    None
+):
+    lane, words = gpu_of({"data_wait": 40 * MS}, 0.0, PARTS)
+    assert lane == "#" * 10 + "-" * 40 + "." * 40 + "#" * 10
+    assert words == "GPU idle up to 40.0 ms in the host's waits: data wait 40.0 ms"
+
+
+def test_a_queue_found_empty_is_told_and_its_parts_are_not_called_busy() -> None:
+    lane, words = gpu_of({"data_wait": 2_000}, 1.0, PARTS)
+    assert lane == "#" * 50 + "." * 40 + "#" * 10
+    assert words == (
+        "GPU not idle in the host's waits; its queue had run empty at 100% of the other edges"
+    )
 
 
 # On real recordings

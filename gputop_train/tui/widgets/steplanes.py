@@ -114,8 +114,7 @@ def _gpu(row: StepRow, cells: Sequence[int], glyphs: Glyphs) -> list[Span]:
     """What the GPU did under each part of the host's time.
 
     In a wait it works through what was queued, then idles; while the host waits for it, it works.
-    Under the other parts nothing was measured, unless its queue was found filled at every edge of
-    the step: then it worked.
+    Under the other parts that was not measured, unless it never ran out of work.
     """
     idle = dict(row.idle or ())
     busy, flat, unknown = glyphs.bar, glyphs.axis, glyphs.band
@@ -127,9 +126,25 @@ def _gpu(row: StepRow, cells: Sequence[int], glyphs: Glyphs) -> list[Span]:
             empty = min(size, round(min(1.0, idle[label] / ms) * size))
             spans += [(busy * (size - empty), "gpu"), (flat * empty, "muted")]
         else:
-            full = row.dry == 0.0 or label == "gpu_wait"
+            full = label == "gpu_wait" or _always_busy(row)
             spans.append(((busy if full else unknown) * size, "gpu" if full else "gpu_band"))
     return spans
+
+
+def _always_busy(row: StepRow) -> bool:
+    """Whether the GPU had work all through the step.
+
+    It idled in no wait, and at each other edge an event recorded at the edge before was still
+    waiting its turn: all that was launched before that one kept it busy in between. After a wait
+    in which it idled this says nothing (`collect.gpu_edges` leaves such edges out).
+    """
+    return row.dry == 0.0 and not _worth_naming(row)
+
+
+def _worth_naming(row: StepRow) -> list[Part]:
+    """The waits the GPU idled in, longest first."""
+    floor = IDLE_SHARE * row.wall_ms
+    return sorted((one for one in row.idle or () if one[1] > floor), key=lambda one: -one[1])
 
 
 def _gpu_words(row: StepRow, view: StepsView) -> str:
@@ -137,23 +152,21 @@ def _gpu_words(row: StepRow, view: StepsView) -> str:
         if not view.has_gpu:
             return ""
         return f"GPU not sampled in this step: {view.unsampled}"
-    parts: list[Part] = sorted((one for one in row.idle if one[1] > 0), key=lambda one: -one[1])
-    whole = min(row.wall_ms, sum(ms for _, ms in parts))
-    worth = [one for one in parts if one[1] >= IDLE_SHARE * row.wall_ms]
+    if _always_busy(row):
+        return "GPU busy all the time"
     text = "GPU not idle in the host's waits"
-    if worth:
+    if worth := _worth_naming(row):
+        whole = min(row.wall_ms, sum(ms for _, ms in row.idle))
         text = f"GPU idle up to {milliseconds(whole)} in the host's waits: "
         text += ", ".join(f"{label_word(label)} {milliseconds(ms)}" for label, ms in worth)
     if row.dry:
         text += f"; its queue had run empty at {percent(row.dry)} of the other edges"
-    elif row.dry == 0.0:
-        text = f"{text}; else busy" if worth else "GPU busy all the time"
     return text
 
 
 def _notes(row: StepRow, glyphs: Glyphs, *, legend: bool = True) -> str:
     key = f"GPU {glyphs.bar} busy {glyphs.axis} idle"
-    if row.dry != 0.0:
+    if not _always_busy(row):
         key += f" {glyphs.band} not told"
     words = [key] if legend and row.idle is not None else []
     words += [
