@@ -180,6 +180,10 @@ def test_what_was_judged_after_the_end_is_of_the_whole_run(tmp_path: Path) -> No
     assert (view.whole.basis, view.whole.status) == ("at the run's end", "healthy")
     assert view.whole.summary == "All is well."
     assert [(i.label, i.whole) for i in view.idle] == [("data_wait", 0.25)]
+    # The last moment of a replay lies before the end.
+    assert Findings(lambda: 0.0).gather(asked(tmp_path, end - S)).over
+    before = RunReader(tmp_path).as_of(end - S)
+    assert not Findings(lambda: 0.0).gather(asked(tmp_path, end - S, before)).over
 
 
 def test_in_the_middle_of_a_replay_the_reports_word_stands_for_the_whole_run(

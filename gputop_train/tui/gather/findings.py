@@ -102,8 +102,10 @@ class Findings:
             for one in (*kept.seen, *_noted(reader))
             if one.t_ns <= asked.now_ns and (ended_ns is None or one.t_ns < ended_ns)
         ]
-        over = ended_ns is not None and asked.now_ns >= ended_ns
-        whole, idle = self._whole(asked, ended_ns)
+        final = _final(reader, ended_ns)
+        # A replay's last moment may lie just before the end, with all that came after it in sight.
+        over = ended_ns is not None and (asked.now_ns >= ended_ns or final is not None)
+        whole, idle = self._whole(asked, ended_ns, final)
         claims = claims_of(live, begin_ns, asked.now_ns, lambda seen: _record(kept, seen))
         state = next(iter(reader.probe_states().values()), {})
         return FindingsView(
@@ -118,15 +120,12 @@ class Findings:
         )
 
     def _whole(
-        self, asked: Asked, ended_ns: int | None
+        self, asked: Asked, ended_ns: int | None, final: Diagnosis | None
     ) -> tuple[Whole | None, Mapping[str, float | None]]:
         """The judgement of the whole run: the stored one, else one made here now and then."""
         if ended_ns is not None:
             report = runs.read_json(asked.run_dir / "report.json") or {}
-            final = asked.reader.latest_finding()
-            at_end = final is not None and final.t_ns >= ended_ns
-            found = decoded(final.body) if final is not None and at_end else None
-            whole = of_diagnosis(found, "at the run's end") if found else of_report(report)
+            whole = of_diagnosis(final, "at the run's end") if final else of_report(report)
             if whole is not None:
                 return whole, _reported_idle(report)
         kept = self._kept
@@ -156,6 +155,14 @@ def follow(kept: Kept, reader: RunReader) -> None:
     for found in reader.findings(t0_ns=kept.upto_ns + 1):
         kept.upto_ns = found.t_ns
         kept.seen.append(_seen(found.t_ns, found.body))
+
+
+def _final(reader: RunReader, ended_ns: int | None) -> Diagnosis | None:
+    """What was judged of the whole run after its end."""
+    found = None if ended_ns is None else reader.latest_finding()
+    if found is None or ended_ns is None or found.t_ns < ended_ns:
+        return None
+    return decoded(found.body)
 
 
 def _seen(t_ns: int, body: Mapping[str, Any]) -> Seen:

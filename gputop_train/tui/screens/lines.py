@@ -160,8 +160,8 @@ class LinesPage(Page):
 
     def _answer(self, view: LinesView) -> None:
         self._wanted = False
-        if not self._go_to_verdict(view):
-            self.say_here("The verdict points at no line.")
+        known = self._go_to_verdict(view)
+        self.say_here("" if known else "The verdict points at no line.")
 
     def _go_to_verdict(self, view: LinesView) -> bool:
         if view.verdict is None:
