@@ -449,7 +449,7 @@ async def test_the_overviews_keys_mean_nothing_on_the_screens_over_it() -> None:
         await pilot.press("t", "e", "c", "y", "less_than_sign")
         assert isinstance(app.screen, Settings)
         await pilot.press("question_mark")
-        await shows(pilot, "How to read this")
+        await shows(pilot, "On every page")
         await pilot.press("escape", "ctrl+c")
         await until(pilot, lambda: len(app.screen_stack) == 1)
         await pilot.press("ctrl+c")
