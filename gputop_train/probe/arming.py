@@ -17,6 +17,9 @@ from .words import FORK
 _loop_stacks: dict[str, list[tuple[int, Any]]] = {}
 #: Code objects of the frame that drives the loop: deepest frame common to backward and step.
 loop_codes: set[Any] = set()
+#: Code of the script's frames around that one. Where a helper does all from forward to step, the
+#: batch is fetched in these, between two calls of it. By id: hashing a code object takes long.
+outer_codes: dict[int, Any] = {}
 _stale = [False]
 _NO_LOOP = (
     WRAPPER_FILE,
@@ -191,13 +194,17 @@ def _note_stack(kind: str) -> None:
     if len(_loop_stacks) == 2:
         one, other = _loop_stacks.values()
         common = None
+        around = {}
         for left, right in zip(one, other):
             # One called in the other, by a hook or a closure: the loop is further out.
             if left != right or left[1].co_filename.endswith(_NO_LOOP):
                 break
+            if common is not None and not sites.is_library(common):
+                around[id(common)] = common
             common = left[1]
         if common is not None:
             loop_codes.add(common)
+            outer_codes.update(around)
         S.loop_known = True
         _loop_stacks.clear()
 
@@ -282,6 +289,7 @@ def _start_afresh() -> None:
     S.forks += 1
     S.armed = S.loop_known = False
     loop_codes.clear()
+    outer_codes.clear()
     _loop_stacks.clear()
     S.thread, S.thread_id = None, 0
     gpu, S.gpu, S.burst = S.gpu, None, None
@@ -341,4 +349,5 @@ def _leave() -> None:
     # Code objects go before module teardown: weak maps over them complain otherwise.
     sites.clear()
     loop_codes.clear()
+    outer_codes.clear()
     _loop_stacks.clear()

@@ -137,9 +137,9 @@ class Sampler:
     def _classify(self, leaf: Any) -> tuple[int, int]:
         label = _UNKNOWN
         waiting = False
-        user = loop = child = previous = None
+        user = loop = child = previous = around = None
         frame = leaf
-        loops = arming.loop_codes
+        loops, outer = arming.loop_codes, arming.outer_codes
         for _ in range(MAX_DEPTH):
             if frame is None:
                 break
@@ -159,17 +159,21 @@ class Sampler:
             if code in loops:
                 loop, child = frame, previous
                 break
+            if around is None and id(code) in outer:
+                around = frame, previous
             previous = frame
             frame = frame.f_back
         self._keep_track(loop)
         if loop is None and not S.loop_known:
             self._look_for_loop(leaf)
+        if loop is None and around is not None:
+            loop, child = around
         try:
             if user is None and loop is None and _waits_for_more(leaf):
                 return W.L_IDLE, 0
             return self._decide(leaf, label, waiting, user, loop, child)
         finally:
-            del leaf, user, loop, child, previous, frame
+            del leaf, user, loop, child, previous, frame, around
 
     def _keep_track(self, loop: Any) -> None:
         """A second trainer, or a cell that is run again, has a loop of its own."""

@@ -42,6 +42,20 @@ LOOPS = {
         "data_wait",
         "get_batch",
     ),
+    "a batch fetched between two calls of what does the step is data wait": (
+        """
+        def get_batch():
+            burn(30); return torch.ones(2, 8)
+        def train_step(x):
+            loss = slow(x).sum(); o.zero_grad(); loss.backward(); o.step()
+        def main():
+            for _ in range(60):
+                train_step(get_batch())
+        main()
+        """,
+        "data_wait",
+        "get_batch",
+    ),
     "a queue filled by a thread is data wait": (
         """
         import queue

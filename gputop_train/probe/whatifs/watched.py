@@ -99,8 +99,8 @@ class Watched:
         for name, value in (*enumerate(args), *kwargs.items()):
             if type(value) in _PLAIN:
                 key.append((name, value))
-            elif (where := _position(value)) is not None:
-                position.append(where)
+            elif _says_which(value):
+                position.append(value)
                 self.indexed |= type(value) not in (int, float)
             else:
                 self.against = self.against or loopcode.of_argument(value, "that it is given")
@@ -114,7 +114,7 @@ class Watched:
             self._held.extend(held)
             found = self.sources[tuple(key)] = Source(self, iterable)
         if len(found.positions) < 2:
-            found.positions.add(tuple(position))
+            found.positions.add(tuple(_position(value) for value in position))
         return found
 
     def trouble(self) -> str | None:
@@ -165,23 +165,27 @@ def place_of(code: Any) -> str:
     return "%s:%d" % (code.co_filename.rpartition("/")[2], code.co_firstlineno)
 
 
-def _position(value: Any) -> Any:
-    """What says which batch is wanted: numbers, indices on the CPU, names; None for all else."""
-    if type(value) in (int, float):
-        return value
-    if type(value) is range:
-        return len(value), value.start
+def _says_which(value: Any) -> bool:
+    """Whether this says which batch is wanted: numbers, indices on the CPU, names."""
+    if type(value) in (int, float, range):
+        return True
     if type(value) in (list, tuple):
-        plain = all(type(one) in (int, str) for one in value)
-        return (len(value), str(value[:2])) if plain else None
+        return all(type(one) in (int, str) for one in value)
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, (numpy.integer, numpy.ndarray)):
-        whole = value.dtype.kind in "iu" and value.ndim < 2
-        return (value.shape, str(value.reshape(-1)[:2])) if whole else None
+        return value.dtype.kind in "iu" and value.ndim < 2
     if type(value) is S.torch.Tensor and value.device.type == "cpu" and value.ndim < 2:
-        exact = not value.dtype.is_floating_point and not value.dtype.is_complex
-        return (tuple(value.shape), str(value.reshape(-1)[:2].tolist())) if exact else None
-    return None
+        return not value.dtype.is_floating_point and not value.dtype.is_complex
+    return False
+
+
+def _position(value: Any) -> Any:
+    """Enough of it to tell whether it varies."""
+    if type(value) in (int, float):
+        return value
+    if type(value) in (list, tuple, range):
+        return len(value), str(value[:2])
+    return tuple(value.shape), str(value.reshape(-1)[:2])
 
 
 def tensors_in(result: Any, depth: int = 4) -> Iterator[Any]:
