@@ -32,6 +32,7 @@ class View:
         columns: Bins of the time axis, one per character cell.
         log_lines: Newest lines of the script's output to return.
         page: The page in front; what only it shows is read for it alone.
+        rank: Steps: whose steps; ``None`` = the rank the overview shows.
         device: Devices: the GPU that is looked at closely, by its place; ``None`` = none.
         loader: Workers: the loader shown in full, by its place; ``None`` = the one that feeds.
     """
@@ -40,6 +41,7 @@ class View:
     columns: int = 100
     log_lines: int = 60
     page: str = "overview"
+    rank: int | None = None
     device: int | None = None
     loader: int | None = None
 

@@ -146,8 +146,11 @@ def test_of_too_few_steps_none_is_called_slow_or_quick(run_dir: Path) -> None:
 def test_each_rank_is_read_alone(run_dir: Path) -> None:
     end = made_steps.write(run_dir, ranks=3)
     view = seen(run_dir, end)
-    assert (view.rank, view.ranks, view.count) == (0, 3, 240)
+    assert (view.rank, view.ranks, view.count) == (0, (0, 1, 2), 240)
     assert view.newest[0].why == ()
+    other = seen(run_dir, end, replace(VIEW, rank=2))
+    assert (other.rank, other.count) == (2, 240)
+    assert seen(run_dir, end, replace(VIEW, rank=7)).rank == 0
 
 
 def test_a_run_without_steps_has_none(run_dir: Path) -> None:
@@ -520,6 +523,23 @@ async def test_a_step_that_was_not_sampled_says_so_and_a_sampled_one_shows_the_g
             sampled = (number - 1) % made_steps.EVERY == 0
             assert ("GPU not sampled in this step: every 5th is" in text) != sampled
             assert ("GPU idle up to 15.0 ms in the host's waits: data wait" in text) == sampled
+
+
+async def test_brackets_go_to_the_steps_of_another_rank(run_dir: Path) -> None:
+    end = made_steps.write(run_dir, ranks=3)
+    async with app_on(run_dir, end).run_test(size=(120, 40)) as pilot:
+        await opened(pilot)
+        board = shown(pilot.app)
+        await until(
+            pilot, lambda: any("rank 0 of 3, [ ] others" in row for row in lines(pilot.app))
+        )
+        await pilot.press("j", "right_square_bracket")
+        await until(pilot, lambda: board.state.view.rank == 1)
+        assert board.state.newer is None
+        await pilot.press("left_square_bracket")
+        await until(pilot, lambda: board.state.view.rank == 0)
+        await pilot.press("left_square_bracket")
+        await until(pilot, lambda: board.state.view.rank == 2)
 
 
 async def test_a_step_is_copied_in_words(run_dir: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,10 @@ def steps_page(asked: Asked) -> dict[str, Any]:
     """The page's field of the `Snapshot`."""
     if asked.rank is None:
         return {"steps": StepsView()}
-    return {"steps": steps_view(asked, asked.rank)}
+    ranks = tuple(asked.reader.ranks())
+    wanted = asked.view.rank
+    rank = wanted if wanted is not None and wanted in ranks else asked.rank
+    return {"steps": replace(steps_view(asked, rank), rank=rank, ranks=ranks)}
 
 
 def steps_view(asked: Asked, rank: int) -> StepsView:
@@ -50,7 +54,7 @@ def steps_view(asked: Asked, rank: int) -> StepsView:
     if len(times) < FEW:
         times = reader.step_times(None, end, rank, most=FEW)
     if not times:
-        return StepsView(rank=rank)
+        return StepsView()
     walls = np.asarray([t1 - t0 for t0, t1 in times], dtype=np.float64)
     newest = [t1 for _, t1 in times[-NEWEST:]][::-1]
     slowest = [times[i][1] for i in _largest(walls, SLOWEST)]
@@ -91,8 +95,6 @@ def steps_view(asked: Asked, rank: int) -> StepsView:
         histogram=histogram(walls / 1e6, max(FEWEST_BINS, asked.view.columns // 2)),
         has_gpu=bool(((probe or {}).get("cuda") or {}).get("initialized")),
         unsampled=unsampled(probe),
-        rank=rank,
-        ranks=len(reader.ranks()),
     )
 
 

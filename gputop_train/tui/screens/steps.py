@@ -38,6 +38,8 @@ class StepsPage(Page):
         Binding("home,g", "follow", "follow the newest", show=False),
         Binding("G", f"move({_LAST})", "last", show=False),
         Binding("o", "order", "slowest or newest first", show=False),
+        Binding("left_square_bracket", "rank(-1)", "previous rank", show=False),
+        Binding("right_square_bracket", "rank(1)", "next rank", show=False),
         Binding("enter", "take_apart", "take a step apart", show=False),
     ]
 
@@ -59,6 +61,7 @@ class StepsPage(Page):
             return
         span_ns = snapshot.axis.t1_ns - snapshot.axis.t0_ns
         shown, self._span_ns, same = self._state.view, span_ns, span_ns == self._span_ns
+        same = same and shown is not None and shown.rank == view.rank
         goes_on = shown is not None and same and _follows(shown, view)
         now = time.monotonic()
         if goes_on and shown is not None and self._state.newer is not None:
@@ -106,6 +109,13 @@ class StepsPage(Page):
     def action_order(self) -> None:
         """Slowest first, or newest first."""
         self._turn(slowest=not self._state.slowest, cursor=0)
+
+    def action_rank(self, by: int) -> None:
+        """Another rank's steps."""
+        view = self.snapshot.steps if self.snapshot is not None else None
+        if view is not None and view.rank in view.ranks:
+            place = view.ranks.index(view.rank) + by
+            self.ask(rank=view.ranks[place % len(view.ranks)])
 
     def action_take_apart(self) -> None:
         """Show what the selected step consists of, or leave the room to the table."""

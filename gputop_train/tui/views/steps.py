@@ -97,7 +97,8 @@ class StepsView:
         histogram: Of all ``count`` steps; ``None`` below two.
         has_gpu: Whether training is on a GPU.
         unsampled: Why a step may carry no GPU events, in words.
-        rank: Whose steps these are; ``ranks`` is how many make steps.
+        rank: Whose steps these are.
+        ranks: All that make steps.
     """
 
     newest: tuple[StepRow, ...] = ()
@@ -111,4 +112,4 @@ class StepsView:
     has_gpu: bool = False
     unsampled: str = ""
     rank: int = 0
-    ranks: int = 1
+    ranks: tuple[int, ...] = ()

@@ -118,8 +118,8 @@ def _title(state: StepsState, view: StepsView, width: int, glyphs: Glyphs) -> Ro
         right.append(f"p95 {milliseconds(view.p95_ms)}")
     if view.slowest:
         right.append(f"slowest {milliseconds(view.slowest[0].wall_ms)}")
-    if view.ranks > 1:
-        right.insert(0, f"rank {view.rank} of {view.ranks}")
+    if len(view.ranks) > 1:
+        right.insert(0, f"rank {view.rank} of {len(view.ranks)}, [ ] others")
     room = width - sum(len(text) for text, _ in left) - 3
     kept: list[str] = []
     for text in right:
