@@ -174,6 +174,43 @@ script(
     """,
 )
 
+COMPILED = """
+    def centred(x):
+        return x - x.mean()
+
+    def scaled(x):
+        return centred(x) * 2
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(4, 1)
+
+        def forward(self, x):
+            return self.inner(scaled(x))
+
+    @torch.compile(fullgraph=True, backend="eager")
+    def distance(x):
+        return centred(x).pow(2).mean()
+
+    def get_batch():
+        return fresh()
+
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-9)
+    fast = torch.compile(net, fullgraph=True, backend="eager")
+    for _ in range(40):
+        x = get_batch()
+        SEEN.append(float(x[0, 0]))
+        centred(x), scaled(x)
+        distance(fast(x)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    SAID = {"drawn": N[0], "met": len(set(SEEN[-24:])),
+            "graphs": torch._dynamo.utils.counters["stats"]["unique_graphs"]}
+"""
+script("compiled", COMPILED, HEAD)
+
 # -- generators, iterators and queues
 
 script(
@@ -295,6 +332,7 @@ REPLAYED = {
     "method": "Batches.next_batch()",
     "inside_the_forward": "get_batch()",
     "by_indices": "load()",
+    "compiled": "get_batch()",
     "generator": "batches()",
     "generator_of_epochs": "batches()",
     "generator_made_early": "batches()",
@@ -641,6 +679,8 @@ def test_what_gives_the_batches_is_found_and_replayed(legs: dict[str, Any], name
         assert said["distinct"] == [4] * 4
     if "passes" in said:
         assert len(set(said["passes"])) == 1
+    if name == "compiled":
+        assert said["graphs"] == 2  # of two functions: neither was compiled again
     if name == "method":
         assert said["holds"] == ["position"]
 

@@ -32,6 +32,7 @@ class Calls:
         self.refused: dict[str | None, str] = {}
         self._watched: dict[int, Watched] = {}
         self._looked = 0
+        self._in_models: set[str] = set()
         self.hidden = ""  # a generator that cannot be got at
         self._settled = False
         self._active = 0
@@ -50,7 +51,12 @@ class Calls:
         if steps_done() > self.trial.warmup:
             self._settle()
 
+    def spare(self, frames: list[Any]) -> None:
+        """Watch nothing that may be compiled into a model."""
+        self._in_models |= loopcode.named_in_models(frames)
+
     def _look(self, frames: list[Any]) -> None:
+        self.spare(frames)
         for frame in frames:
             self.codes[id(frame.f_code)] = frame.f_code
         for frame in frames:
@@ -82,7 +88,7 @@ class Calls:
         if not loopcode.is_users(function):
             return
         code = loopcode.own_code(function)
-        if id(code) in self.codes:
+        if id(code) in self.codes or code.co_name in self._in_models:
             return
         watched = Watched(self, function, name_of(function), place_of(code))
         self._watched[id(function)] = watched

@@ -60,11 +60,8 @@ def caller(frame: Any) -> Any:
 
 
 def values_named(frame: Any) -> tuple[set[str], list[tuple[str, Any]]]:
-    """The names in a frame's code, and the values those have that are bound now."""
-    code = frame.f_code
-    names: set[str] = set()
-    for one in _nested(code):
-        names.update(one.co_names, one.co_varnames, one.co_cellvars, one.co_freevars)
+    """The names a frame's code loads, and the values those have that are bound now."""
+    names = _loaded(frame.f_code)
     around = frame.f_globals
     known = _locals_named(frame, names)
     held = {name for name, _ in known}
@@ -111,6 +108,61 @@ def function_of(made: Any) -> Any:
 def own_code(function: Any) -> Any:
     """The code of a function, of a decorated one that of the script's own inside."""
     return trampoline.as_it_was(inspect.unwrap(function)).__code__
+
+
+def _loaded(code: Any) -> set[str]:
+    """Names and attributes that a code object loads, itself or in a comprehension.
+
+    Not what it only defines: a file's code has every function of the file in it.
+    """
+    names: set[str] = set()
+    for step in dis.get_instructions(code):
+        if "LOAD_" in step.opname and "CONST" not in step.opname:
+            value = step.argval
+            names.update([value] if isinstance(value, str) else ())
+            names.update(value if isinstance(value, tuple) else ())
+    for one in code.co_consts:
+        if isinstance(one, types.CodeType) and one.co_name[:1] == "<":
+            names |= _loaded(one)
+    return names
+
+
+def named_in_models(frames: Iterable[Any] = ()) -> set[str]:
+    """What the script's own modules and compiled functions load: it may be compiled into them.
+
+    Args:
+        frames: Whose names may be bound to compiled functions.
+    """
+    names: set[str] = set()
+    left = [one for frame in frames for _, one in values_named(frame)[1] if _is_compiled(one)]
+    left += _methods_of_models()
+    seen: set[int] = set()
+    while left and len(seen) < 4 * MAX_NAMED:
+        function = trampoline.as_it_was(inspect.unwrap(left.pop()))
+        if id(function.__code__) in seen:
+            continue
+        seen.add(id(function.__code__))
+        loaded = _loaded(function.__code__)
+        names |= loaded
+        called = (function.__globals__.get(name) for name in loaded)
+        left += [one for one in called if is_users(one) or _is_compiled(one)]
+    return names
+
+
+def _is_compiled(value: Any) -> bool:
+    return isinstance(value, types.FunctionType) and hasattr(value, "_torchdynamo_orig_callable")
+
+
+def _methods_of_models() -> list[Any]:
+    found, seen = [], set()
+    left = [S.torch.nn.Module]
+    while left:
+        kind = left.pop()
+        left += [one for one in type.__subclasses__(kind) if one not in seen]
+        seen.update(left)
+        if is_users_module(sys.modules.get(kind.__module__)):
+            found += [one for one in vars(kind).values() if isinstance(one, types.FunctionType)]
+    return found
 
 
 def _nested(code: Any) -> Iterator[Any]:
@@ -180,10 +232,7 @@ def functions_named(frame: Any) -> Iterator[tuple[Any, Any]]:
 
 def functions_of(function: Any) -> Iterator[tuple[Any, Any]]:
     """The same of what a function's code may call, by the globals and variables around it."""
-    code = own_code(function)
-    names: set[str] = set()
-    for one in _nested(code):
-        names.update(one.co_names)
+    names = _loaded(own_code(function))
     inner = trampoline.as_it_was(inspect.unwrap(function))
     for name in list(names):
         if name in inner.__globals__:

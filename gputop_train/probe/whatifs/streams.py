@@ -56,6 +56,7 @@ def watch_all(calls: Any, frame: Any) -> None:
     """Watch what the script's files define that makes batches one by one."""
     if not _may_train() or S.loop_known:
         return
+    calls.spare([])
     for module in list(sys.modules.values()):
         if loopcode.is_users_module(module):
             for value in list(module.__dict__.values()):
