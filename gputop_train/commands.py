@@ -18,6 +18,7 @@ from gputop_train import (
     check_commands,
     config_commands,
     demo_commands,
+    doctor_commands,
     serve_commands,
     trial_commands,
 )
@@ -356,4 +357,4 @@ COMMANDS: dict[str, click.Command] = {
     command.name or "": command for command in (attach, runs, replay, report, apply_, explain)
 }
 COMMANDS |= demo_commands.COMMANDS | trial_commands.COMMANDS | check_commands.COMMANDS
-COMMANDS |= serve_commands.COMMANDS | config_commands.COMMANDS
+COMMANDS |= serve_commands.COMMANDS | config_commands.COMMANDS | doctor_commands.COMMANDS

@@ -1,0 +1,1 @@
+"""What stands between this machine and a watched run: facts, what they mean, and the remedy."""
