@@ -71,9 +71,8 @@ def step_text(row: StepRow, view: StepsView, glyphs: Glyphs) -> str:
 def _head(row: StepRow, view: StepsView, width: int, glyphs: Glyphs) -> Row:
     title = clip(_title(row, view, glyphs), width - 4, glyphs)
     rest = width - cell_len(title) - 3
-    aside = " parts by kind, not in order "
-    if rest < len(aside) + 4:
-        aside = ""
+    asides = (" parts by kind, not in order ", " by kind ", "")
+    aside = next(words for words in asides if not words or rest >= len(words) + 4)
     spans = [(f"{glyphs.rule} ", "faint"), (title, "strong"), (" ", "text")]
     spans += [(glyphs.rule * (rest - len(aside) - 1), "faint"), (aside, "muted")]
     return fit([*spans, (glyphs.rule, "faint")], width, glyphs)
