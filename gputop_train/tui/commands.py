@@ -120,4 +120,10 @@ def own(screen: Screen[Any]) -> Iterable[Command]:
         moves = _MOVES.issuperset(keys) or made.key.isdigit()
         if made.description and not moves:
             title = made.description[:1].upper() + made.description[1:]
-            yield Command(title, " ".join(map(format_key, keys)), "", made.action)
+            yield Command(title, " ".join(map(_key, keys)), "", made.action)
+
+
+def _key(name: str) -> str:
+    """A key as keyboards name it; Textual's own sign for Enter is not in every font."""
+    shown = format_key(name)
+    return shown if shown.isascii() else name
