@@ -18,10 +18,10 @@ from textual.events import Click, MouseScrollDown, MouseScrollUp
 from textual.filter import LineFilter, NoColor
 from textual.screen import ModalScreen, Screen
 
-from gputop_train.tui import clicks, clipboard, commands
+from gputop_train.tui import clicks, clipboard, commands, terminal
 from gputop_train.tui.clipboard import Copy
 from gputop_train.tui.files import write_private
-from gputop_train.tui.messages import LeaveNow
+from gputop_train.tui.messages import LeaveNow, PaintAll
 from gputop_train.tui.paint import ASCII, UNICODE
 from gputop_train.tui.palette import palette
 from gputop_train.tui.picture import portable
@@ -50,6 +50,7 @@ class BaseApp(App[TuiResult]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "leave", "quit"),
         Binding("ctrl+c", "leave", "quit", priority=True),
+        Binding("ctrl+z", "suspend_process", "suspend", priority=True),
         Binding("s", "picture", "screenshot"),
         Binding("y", "copy", "copy"),
     ]
@@ -80,6 +81,8 @@ class BaseApp(App[TuiResult]):
     def on_mount(self) -> None:
         """Dress the screens, now and with every other theme."""
         self.set_class(self.glyphs.ascii, "-ascii")
+        if not self.is_headless:
+            terminal.resume_only_when_suspended(lambda: self.post_message(PaintAll()))
         self.theme_changed_signal.subscribe(self, lambda _theme: self._restyle())
 
     def _restyle(self) -> None:
@@ -111,6 +114,10 @@ class BaseApp(App[TuiResult]):
     def on_leave_now(self, message: LeaveNow) -> None:
         """Go, leaving whatever is watched alone."""
         self.exit(None, return_code=message.code)
+
+    def on_paint_all(self, _message: PaintAll) -> None:
+        """Somebody else may have drawn over the screen."""
+        self.screen.refresh(layout=True)
 
     async def action_quit(self) -> None:
         """Textual's own way out asks as well."""

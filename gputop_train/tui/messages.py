@@ -52,6 +52,10 @@ class LeaveNow(Message):
         self.code = code
 
 
+class PaintAll(Message):
+    """The terminal may show something else: paint every cell."""
+
+
 class ChoicesMade(Message):
     """Values were chosen for the next run."""
 

@@ -21,7 +21,7 @@ MIN_COLUMNS, MIN_ROWS = 40, 10
 LOCAL_HZ, SSH_HZ = 4.0, 2.0
 #: Seconds a regular exit may take after a signal or a hang-up before the process just leaves.
 GRACE_S = 3.0
-SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 #: Ignored by default and used by nobody here: fit to interrupt a system call.
 _NUDGE = signal.SIGURG
 
@@ -64,11 +64,11 @@ def needs_ascii(environ: Mapping[str, str] | None = None) -> bool:
 class Guard:
     """Watches over the terminal while the screen is up.
 
-    SIGTERM, SIGHUP and SIGQUIT ask the screen to leave with 128+n. Plain signal handlers and not
-    the event loop's: with a terminal that takes no output the loop stands still, while a handler
-    still runs. Should a regular exit take longer than `GRACE_S`, pending output is thrown away, and
-    as a last resort the process leaves. A terminal that hung up without a signal is noticed by
-    polling.
+    SIGINT, SIGTERM, SIGHUP and SIGQUIT ask the screen to leave with 128+n; Ctrl-C is a key there.
+    Plain signal handlers and not the event loop's: with a terminal that takes no output the loop
+    stands still, while a handler still runs. Should a regular exit take longer than `GRACE_S`,
+    pending output is thrown away, and as a last resort the process leaves. A terminal that hung up
+    without a signal is noticed by polling.
     """
 
     def __init__(self, leave: Callable[[int], object], fd: int = 0) -> None:
@@ -89,6 +89,9 @@ class Guard:
             for number in SIGNALS:
                 self._handlers[number] = signal.signal(number, self._on_signal)
             self._handlers[_NUDGE] = signal.signal(_NUDGE, lambda *_: None)
+            # Textual takes these two and keeps them; whoever comes after wants them back.
+            for number in (signal.SIGTSTP, signal.SIGCONT):
+                self._handlers[number] = signal.getsignal(number)
         threading.Thread(target=self._watch, name="gputop-terminal", daemon=True).start()
         return self
 
@@ -149,6 +152,39 @@ class Guard:
             if any(mask & (select.POLLHUP | select.POLLNVAL) for _, mask in poller.poll(0)):
                 self._go(128 + signal.SIGHUP)
                 return
+
+
+def resume_only_when_suspended(repaint: Callable[[], object]) -> None:
+    """Let SIGCONT take the terminal again only after SIGTSTP gave it back.
+
+    Textual takes it at every SIGCONT: with one that nobody stopped it for, as a scheduler sends,
+    two threads would read keys and the settings to restore at the end would be the screen's own.
+    To be called in the main thread once Textual's handlers are in place.
+
+    Args:
+        repaint: Called after either, since somebody else may have drawn meanwhile.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    stop, resume = signal.getsignal(signal.SIGTSTP), signal.getsignal(signal.SIGCONT)
+    if not callable(stop) or not callable(resume):
+        return
+    suspended = False
+
+    def on_stop(number: int, frame: FrameType | None) -> None:
+        nonlocal suspended
+        suspended = True
+        stop(number, frame)
+
+    def on_continue(number: int, frame: FrameType | None) -> None:
+        nonlocal suspended
+        if suspended:
+            suspended = False
+            resume(number, frame)
+        threading.Thread(target=repaint, daemon=True).start()
+
+    signal.signal(signal.SIGTSTP, on_stop)
+    signal.signal(signal.SIGCONT, on_continue)
 
 
 def _interrupt_writer() -> None:
