@@ -44,7 +44,7 @@ _CARD_WORDS: tuple[tuple[str, str], ...] = (
     ("evaluations", "{n} evaluations"),
     ("evaluation", ""),
     ("one evaluation", ""),
-    ("step without it", "a step without it {v}"),
+    ("step without it", "a step without it {v} on average"),
     ("growth of the low-water marks", ""),
     ("growth over the steady part", ""),
     ("low-water mark at its start", "held {v} at the start of the steady part"),

@@ -42,7 +42,7 @@ SAVES = Finding(
 def test_the_card_leaves_out_what_its_sentence_says_and_keeps_what_it_does_not_know() -> None:
     assert card_facts(SAVES) == [
         "9 saves",
-        "a step without it 30.6 ms",
+        "a step without it 30.6 ms on average",
         "1.84 GB a save",
         "something a later rule measures 3 of 4",
     ]
