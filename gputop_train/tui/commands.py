@@ -90,6 +90,11 @@ def commands(app: BaseApp, screen: Screen[Any], *, replay: bool) -> Iterator[Sys
         ]
     if isinstance(screen, Page) or app.to_copy(screen) is not None:
         found.append(Command("Copy", "y", "what is in front, to the clipboard and a file", "copy"))
+    found.append(
+        Command(
+            "Suspend", "ctrl+z", "to the shell; fg comes back, the run goes on", "suspend_process"
+        )
+    )
     found.append(Command("Screenshot", "s", "save the screen as an SVG picture", "picture"))
     found += [
         Command(f"Theme: {name}", "", words, f"theme('{name}')")

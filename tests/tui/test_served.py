@@ -17,8 +17,8 @@ from gputop_train.tui.served import ServedApp
 from .driving import settle, until
 from .fakes import FakeSource
 
-#: What starts, stops, asks or writes.
-CHANGES = {"settings", "rerun", "trial", "compare", "picture"}
+#: What starts, stops, asks or writes, or needs a shell.
+CHANGES = {"settings", "rerun", "trial", "compare", "picture", "suspend_process"}
 
 
 def actions() -> set[str]:

@@ -60,6 +60,7 @@ KEYS = (
     Line(
         "s", "save the screen as an SVG picture in the run's directory; of a recording, right here"
     ),
+    Line("ctrl+z", "to the shell; fg comes back. The run goes on"),
     Line("ctrl+p", "all of this by name, and colour themes"),
 )
 REPLAY = (
