@@ -281,6 +281,7 @@ _OF_PAGES = {
     "trial",
     "compare",
     "evidence",
+    "verdict_line",
     "space",
     "window",
     "seek",

@@ -18,6 +18,7 @@ from gputop_train.tui.gather.code import MAX_BYTES, Sources, in_folder, judged, 
 from gputop_train.tui.gather.moving import located, shifted, squeezed
 from gputop_train.tui.paint import ASCII, UNICODE, Row, fit, width_of
 from gputop_train.tui.screens.lines import LinesPage
+from gputop_train.tui.screens.settings import Settings
 from gputop_train.tui.snapshot import Axis, View
 from gputop_train.tui.views.lines import HOST_CODE, LOADER, WORKERS, Line, LinesView, Part
 from gputop_train.tui.widgets.line_words import part_text, share_text, time_text
@@ -25,6 +26,7 @@ from gputop_train.tui.widgets.listing import Looking, by_cost, entries, first_ro
 
 from . import made_lines
 from .driving import app_of, lines, settle, until
+from .fakes import RUN
 from .made_lines import LINES, TRAIN, VIEWS, LinesSource, number
 from .made_run import START, STEP_NS, S, steps
 
@@ -526,6 +528,15 @@ async def test_g_on_the_overview_opens_the_lines_at_the_verdicts_line() -> None:
         await pilot.press("n", "1", "g")
         assert app.front is page
         await until(pilot, lambda: page.looking.at == number("= DataLoader"))
+
+
+async def test_g_means_nothing_over_the_settings() -> None:
+    app = app_of("starved", source=LinesSource("starved", "whole"), run=RUN)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        await pilot.press("t", "g", "e")
+        assert app.front.NAME == "overview"
+        assert isinstance(app.screen, Settings)
 
 
 async def test_a_verdict_without_a_line_is_said_to_have_none() -> None:

@@ -118,15 +118,16 @@ def _verdict(diagnosis: Diagnosis, finding: Finding, snap: Snapshot, glyphs: Gly
         without_exponents(finding.summary),
         f"confidence {finding.confidence}",
         tuple(lines),
-        _keys(finding.advice, snap),
+        _keys(finding.advice, snap, line=bool(finding.where)),
     )
 
 
-def _keys(advice: tuple[Advice, ...], snap: Snapshot) -> tuple[str, ...]:
+def _keys(advice: tuple[Advice, ...], snap: Snapshot, *, line: bool = False) -> tuple[str, ...]:
     """The keys that lead on from the card: only what somebody who watches can do."""
+    its_line = ("[g] its line",) if line else ()
     if snap.replay is None and any(item.setting for item in advice):
-        return ("[t] change and rerun", "[p] prove it in a trial", "[c] compare")
-    return ("[t] settings", "[c] compare")
+        return ("[t] change and rerun", "[p] prove it in a trial", *its_line, "[c] compare")
+    return ("[t] settings", *its_line, "[c] compare")
 
 
 def _upper(text: str) -> str:
