@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from gputop_train.launch import identity
+from gputop_train.launch import conclude, identity
 from gputop_train.launch.housekeeping import prune, surplus
 from gputop_train.launch.runs import (
     RunInfo,
@@ -277,3 +277,13 @@ def test_a_copied_run_reads_its_own_store_and_never_the_originals(tmp_path):
     assert store_path(copy, away) == local / "run.sqlite", "kept on local disk while it runs"
     (local / "run.sqlite").unlink()
     assert store_path(copy, away) == copy / "run.sqlite"
+
+
+def test_a_run_that_ends_keeps_as_many_as_was_said_at_its_start(tmp_path):
+    for number in range(4):
+        make_run(tmp_path, f"run{number}", started_wall_ns=number * DAY_NS, size=1000)
+    conclude._prune(tmp_path, {"options": {"keep": {"runs": 3, "gb": 5.0}}})
+    assert [run.id for run in list_runs(tmp_path)] == ["run3", "run2", "run1"]
+    conclude._prune(tmp_path, {"options": {"keep": {"runs": 3, "gb": 1e-9}}})
+    assert [run.id for run in list_runs(tmp_path)] == ["run3"]
+    conclude._prune(tmp_path, {"options": {}})  # of an older release
