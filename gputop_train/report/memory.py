@@ -6,7 +6,7 @@ private memory (RssAnon) on the CPU. What was not measured is said to be so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
@@ -20,6 +20,7 @@ from gputop_train.store.reader import RunReader
 MAX_WIDTH, MIN_WIDTH = 110, 40
 MAX_RANKS, MAX_LINES, MAX_STACK = 8, 8, 4
 ON_GPU = "cuda-allocator"
+Size = Callable[[float], str]
 _KINDS = (
     ("parameters", "parameters"),
     ("gradients", "gradients"),
@@ -216,14 +217,16 @@ def _held(held: Any, room: int) -> list[str]:
     return found + fmt.row("", when + partial, room)
 
 
-def _kinds(key: str, held: Mapping[str, Any], whole: Any, room: int) -> list[str]:
+def _kinds(
+    key: str, held: Mapping[str, Any], whole: Any, room: int, size: Size = fmt.size
+) -> list[str]:
     found: list[str] = []
     for name, words in _KINDS:
         value = held.get(name)
         if not isinstance(value, int):
             continue
         share = f"{fmt.percent(value / whole):>6}" if isinstance(whole, int) and whole > 0 else ""
-        text = f"{words:<16}{fmt.size(value):>9}{share}"
+        text = f"{words:<16}{size(value):>9}{share}"
         lead = key if not found else ""
         # One space of a row's text would be folded by wrapping: these are columns.
         found.append(f" {lead:<8}{text}"[: max(room, MIN_WIDTH)].rstrip())
@@ -246,33 +249,40 @@ def _counters(rank: RankMemory, room: int) -> list[str]:
     return fmt.row("counts", " · ".join(parts) if parts else "not measured", room)
 
 
-def oom_lines(oom: Any, started_ns: int | None, room: int) -> list[str]:
-    """The picture of an out-of-memory error, from ``oom`` of the probe's snapshot."""
+def oom_lines(oom: Any, started_ns: int | None, room: int, *, size: Size = fmt.size) -> list[str]:
+    """The picture of an out-of-memory error, from ``oom`` of the probe's snapshot.
+
+    Args:
+        oom: As in the snapshot; anything else gives no lines.
+        started_ns: The run's first reading.
+        room: Columns.
+        size: Says a number of bytes.
+    """
     oom = _mapping(oom)
     if not oom:
         return []
     found = fmt.row("oom", _when(oom, started_ns), room)
     free, limit = oom.get("free"), oom.get("limit")
-    asked = f"asked for {_size(oom.get('requested'))}"
+    asked = f"asked for {_size(oom.get('requested'), size)}"
     if isinstance(free, int) and isinstance(limit, int):
-        asked += f" with {fmt.size(free)} free on the device, {fmt.size(limit)} allowed in all"
+        asked += f" with {size(free)} free on the device, {size(limit)} allowed in all"
     found += fmt.row("", asked, room)
     allocated, reserved = oom.get("allocated"), oom.get("reserved")
     if isinstance(allocated, int) and isinstance(reserved, int):
         text = (
-            f"allocated {fmt.size(allocated)} · reserved {fmt.size(reserved)} · "
-            f"{fmt.size(max(0, reserved - allocated))} reserved but free"
+            f"allocated {size(allocated)} · reserved {size(reserved)} · "
+            f"{size(max(0, reserved - allocated))} reserved but free"
         )
         if isinstance(oom.get("inactive_split"), int):
-            text += f", {fmt.size(oom['inactive_split'])} of it split"
+            text += f", {size(oom['inactive_split'])} of it split"
         found += fmt.row("", text, room)
     found += _asked_by(oom, room)
     held = _mapping(oom.get("held"))
-    kinds = _kinds("holding", held, allocated, room)
+    kinds = _kinds("holding", held, allocated, room, size)
     found += kinds or fmt.row("holding", "not counted", room)
     if kinds and held.get("gradients") is None:
         found += fmt.row("", "gradients were not counted: another thread may write them", room)
-    return found + _by_line(oom, allocated, room)
+    return found + _by_line(oom, room, size)
 
 
 def _when(oom: Mapping[str, Any], started_ns: int | None) -> str:
@@ -301,7 +311,7 @@ def _asked_by(oom: Mapping[str, Any], room: int) -> list[str]:
     return found
 
 
-def _by_line(oom: Mapping[str, Any], allocated: Any, room: int) -> list[str]:
+def _by_line(oom: Mapping[str, Any], room: int, size: Size) -> list[str]:
     rows = oom.get("lines")
     if not isinstance(rows, Sequence) or isinstance(rows, str):
         why = fmt.printable(str(oom.get("lines_missing") or "not recorded"))
@@ -314,7 +324,7 @@ def _by_line(oom: Mapping[str, Any], allocated: Any, room: int) -> list[str]:
         row = _mapping(row)
         blocks = row.get("blocks")
         place = _place(row) if row.get("file") else "no line recorded"
-        text = f"{_size(row.get('bytes')):>9}  {place}"
+        text = f"{_size(row.get('bytes'), size):>9}  {place}"
         if isinstance(blocks, int):
             text += f"  {_times(blocks, 'block', 'blocks')}"
         found.append(f" {'lines' if not found else '':<8}{text}"[:room])
@@ -342,8 +352,8 @@ def _whole(value: Any) -> int | None:
     return value if isinstance(value, int) and value > 0 else None
 
 
-def _size(value: Any) -> str:
-    return fmt.size(value) if isinstance(value, (int, float)) else "an unknown size"
+def _size(value: Any, size: Size = fmt.size) -> str:
+    return size(value) if isinstance(value, (int, float)) else "an unknown size"
 
 
 def _number(value: Any) -> str:

@@ -59,7 +59,7 @@ def gpu_chart(
     facts += [f"shape {shape}"] if shape else []
     if line is not None and line.average is not None:
         facts.append(f"SM active {line.average:.0f}%")
-    facts += _electric(gpu)
+    facts += _electric(gpu) if len(devices) == 1 else []
     name = (
         f"{len(devices)} GPUs, mean utilisation"
         if len(devices) > 1
@@ -148,19 +148,23 @@ def _across(rows: Sequence[tuple[float | None, ...]], *, largest: bool) -> tuple
 def _gpm_line(
     gpm: Sequence[GpmSample], axis: Axis, training: tuple[int, int] | None
 ) -> Series | None:
-    """SM activity of the first device; several would not be told apart as lines."""
-    if not gpm:
+    """SM activity, the mean over the run's GPUs as the utilisation above it."""
+    by_uuid: dict[str, list[tuple[int, float]]] = {}
+    for sample in gpm:
+        if sample.sm is not None:
+            by_uuid.setdefault(sample.uuid, []).append((sample.t_ns, sample.sm))
+    if not by_uuid:
         return None
-    first = gpm[0].uuid
-    known = [(s.t_ns, s.sm) for s in gpm if s.uuid == first and s.sm is not None]
-    if not known:
-        return None
-    times = [t for t, _ in known]
-    mean = series.mean_by_bin(series.spans_of(times), times, [sm for _, sm in known], axis)
-    whole = series.mean_by_bin(
-        series.spans_of(times), times, [sm for _, sm in known], _within(axis, training)
-    )
-    return Series("SM active", mean, average=whole[0])
+
+    def mean_on(bins: Axis) -> tuple[float | None, ...]:
+        rows = []
+        for known in by_uuid.values():
+            times = [t for t, _ in known]
+            begins, active = series.spans_of(times), [sm for _, sm in known]
+            rows.append(series.mean_by_bin(begins, times, active, bins))
+        return _across(rows, largest=False)
+
+    return Series("SM active", mean_on(axis), average=mean_on(_within(axis, training))[0])
 
 
 def cpu_chart(

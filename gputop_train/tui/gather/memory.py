@@ -13,6 +13,7 @@ from gputop_train.tui import series
 from gputop_train.tui.build import device_name
 from gputop_train.tui.gather.asked import Asked
 from gputop_train.tui.snapshot import Axis
+from gputop_train.tui.text import size
 from gputop_train.tui.views.memory import GrowthView, HostMemory, MemoryPageView, Values
 
 NS = 1_000_000_000
@@ -83,7 +84,7 @@ def memory_page(asked: Asked) -> MemoryPageView | None:
         ooms=_largest([counters.get("ooms"), oom.get("count"), *(s.ooms for s in mine)]),
         growth=_growth(asked, rank, mine, _free(on_gpu, total, newest, told, card, hosts), total),
         host=host,
-        oom=tuple(oom_lines(state.get("oom"), span[0] if span else None, OOM_COLUMNS)),
+        oom=tuple(oom_lines(state.get("oom"), span[0] if span else None, OOM_COLUMNS, size=size)),
         used_history=_values([(s.t_ns, s.memory_used) for s in gpu], axis),
         reserved_history=_values([(s.t_ns, s.reserved) for s in mine], axis),
         allocated_history=_values([(s.t_ns, s.allocated) for s in mine], axis),

@@ -41,8 +41,13 @@ def devices_rows(snap: Snapshot, cursor: int, width: int, height: int, glyphs: G
     view = snap.devices
     if view is None:
         return [((" reading the devices" + glyphs.ellipsis, "muted"),)]
-    if not view.gpus:
-        return _no_gpu(snap, view, width, height, glyphs)
+    draw = _gpus if view.gpus else _no_gpu
+    return draw(snap, view, cursor, width, height, glyphs)[:height]
+
+
+def _gpus(
+    snap: Snapshot, view: DevicesView, cursor: int, width: int, height: int, glyphs: Glyphs
+) -> list[Row]:
     rows = _missing(view, width, glyphs)
     rows += gpu_table(view, cursor, width, glyphs, room=max(2, height - len(rows)))
     if height - len(rows) < 3:
@@ -61,7 +66,7 @@ def _missing(view: DevicesView, width: int, glyphs: Glyphs) -> list[Row]:
 
 
 def _no_gpu(
-    snap: Snapshot, view: DevicesView, width: int, height: int, glyphs: Glyphs
+    snap: Snapshot, view: DevicesView, _cursor: int, width: int, height: int, glyphs: Glyphs
 ) -> list[Row]:
     why = view.missing or "No GPU readings: this run uses none, as far as is known."
     rows: list[Row] = [fit([(f" {why}", "muted")], width, glyphs), ()]

@@ -8,7 +8,7 @@ from gputop_train.tui.paint import Glyphs, Row, Span, fit, width_of
 from gputop_train.tui.widgets.timechart import GUTTER
 
 #: Below this width the charts' gutter would leave no room for words.
-NARROW, NARROW_GUTTER = 60, 10
+NARROW, NARROW_GUTTER = 60, 11
 
 
 def gutter(width: int) -> int:

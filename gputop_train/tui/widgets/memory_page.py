@@ -11,12 +11,12 @@ from gputop_train.tui.plot import Curve, Plot, nice_top
 from gputop_train.tui.snapshot import Snapshot
 from gputop_train.tui.text import byte_unit, count, duration, gib, percent, size
 from gputop_train.tui.views.memory import HostMemory, MemoryPageView
-from gputop_train.tui.widgets.factrows import fact_rows, gutter
+from gputop_train.tui.widgets.factrows import NARROW, fact_rows, gutter
 from gputop_train.tui.widgets.timechart import past, plot_rows
 
 ON_GPU = "cuda-allocator"
 #: Rows of the chart: fewer show nothing, more say no more.
-FEWEST, MOST = 6, 22
+FEWEST, MOST = 5, 22
 #: What is held close to the end of the device is worth a colour.
 TIGHT = 0.9
 #: Cells of a share's bar.
@@ -58,9 +58,10 @@ def plot_of(snap: Snapshot, view: MemoryPageView) -> Plot:
         )
         title = f"{view.device or 'GPU'} memory"
     else:
+        basis = (view.host.worker_basis if view.host else "") or "private"
         curves = (
             Curve("trainer, private", view.allocated_history, "cpu", "area"),
-            Curve("workers", view.worker_history, "data_wait"),
+            Curve(f"workers, {basis}", view.worker_history, "data_wait"),
         )
         title = "memory of the run"
     curves = tuple(curve for curve in curves if any(v is not None for v in curve.values))
@@ -86,7 +87,6 @@ def plot_of(snap: Snapshot, view: MemoryPageView) -> Plot:
 
 def _now(view: MemoryPageView, width: int, glyphs: Glyphs) -> list[Row]:
     total = view.total
-    basis = total if total is not None else view.allocated or 0
     on_gpu = view.basis == ON_GPU
     named = (
         (("allocated", view.allocated), ("reserved", view.reserved), ("used", view.used))
@@ -95,20 +95,19 @@ def _now(view: MemoryPageView, width: int, glyphs: Glyphs) -> list[Row]:
     )
     parts: list[list[Span]] = []
     for word, value in named:
-        text = "-" if value is None else gib(value, basis)
+        text = "-" if value is None else size(value)
         parts.append([(f"{word} ", "muted"), (text, "text")])
     peak = view.peak_allocated
     if peak is not None:
         tight = bool(total) and peak > TIGHT * (total or 1)
-        parts.append([("peak ", "muted"), (gib(peak, basis), "warn" if tight else "text")])
-    unit = byte_unit(basis)
+        parts.append([("peak ", "muted"), (size(peak), "warn" if tight else "text")])
+    if width < NARROW:  # how close the end is matters most
+        parts = [parts[0], parts[2]] if on_gpu and view.used is not None else parts[:1]
     if total is not None:
-        of = f"of {gib(total, basis)} {unit}"
+        of = f"of {size(total)}"
         most = view.used if on_gpu and view.used is not None else view.allocated
         of += f", {percent(most / total)} {'used' if on_gpu else 'held'}" if most else ""
         parts[-1] += [(f" {of}", "muted")]
-    else:
-        parts[-1] += [(f" {unit}", "muted")]
     return fact_rows("memory", parts, width, glyphs)
 
 
@@ -123,9 +122,9 @@ def _growth(view: MemoryPageView, width: int, glyphs: Glyphs) -> list[Row]:
     parts: list[list[Span]] = [[(f"+{size(found.per_step)} a step", "warn")]]
     if found.full_s is not None and math.isfinite(found.full_s):
         parts.append([(f"full in {duration(found.full_s)} at this rate", "warn")])
-    if found.steps is not None:
+    if found.steps is not None and math.isfinite(found.steps):
         parts.append([(f"lowest after a step, over {count(round(found.steps))} steps", "muted")])
-    return fact_rows("growth", parts, width, glyphs)
+    return fact_rows("growth", parts, width, glyphs, lines=1 if width >= 60 else 2)
 
 
 def _pool(view: MemoryPageView, width: int, glyphs: Glyphs) -> list[Row]:
@@ -136,7 +135,7 @@ def _pool(view: MemoryPageView, width: int, glyphs: Glyphs) -> list[Row]:
         free = max(0, view.reserved - view.allocated)
         parts.append([(f"{size(free)} reserved and free", "text")])
     if view.split is not None:
-        parts.append([(f"{size(view.split)} of blocks that are split", "text")])
+        parts.append([(f"{size(view.split)} of split blocks", "text")])
     if view.retries is not None:
         ink = "warn" if view.retries else "text"
         word = "retry" if view.retries == 1 else "retries"
@@ -158,13 +157,13 @@ def _holding(view: MemoryPageView, width: int, glyphs: Glyphs) -> list[Row]:
         share = value / whole if whole > 0 else 0.0
         spans: list[Span] = [
             (lead.ljust(gutter(width)), "muted"),
-            (f"{word:<16}", "text"),
+            (f"{word:<15}", "text"),
             (f"{size(value):>9}", "text"),
-            (f"{percent(share):>5}  ", "muted"),
+            (f"{percent(share):>5}", "muted"),
         ]
-        if width_of(spans) + BAR <= width:
+        if width_of(spans) + BAR + 2 <= width:
             bar = meter(share, BAR, glyphs).replace(glyphs.bar, glyphs.levels[-2])
-            spans.append((bar, "gpu" if view.basis == ON_GPU else "cpu"))
+            spans.append(("  " + bar, "gpu" if view.basis == ON_GPU else "cpu"))
         note = _held_note(view, position)
         if note and width_of(spans) + cell_len(note) + 2 <= width:
             spans.append((f"  {note}", "faint"))
@@ -188,9 +187,6 @@ def _card(view: MemoryPageView, width: int, glyphs: Glyphs) -> list[Row]:
     parts: list[list[Span]] = []
     if view.ours is not None:
         parts.append([(f"this run {size(view.ours)}", "text")])
-        if view.reserved is not None and view.ours > view.reserved and view.ranks == 1:
-            beside = size(view.ours - view.reserved)
-            parts.append([(f"{beside} of it beside the pool: CUDA's context, libraries", "muted")])
     for process in view.foreign[:4]:
         held = f" {size(process.memory)}" if process.memory is not None else ""
         parts.append([(f"{process.name or 'pid'} {process.pid}{held}", "warn")])
@@ -198,7 +194,15 @@ def _card(view: MemoryPageView, width: int, glyphs: Glyphs) -> list[Row]:
         parts.append([("nobody else", "muted")])
     elif view.foreign_count and not view.foreign:
         parts.append([(f"{view.foreign_count} processes of others", "warn")])
-    return fact_rows("on the card", parts, width, glyphs) if parts else []
+    if (
+        view.ours is not None
+        and view.reserved is not None
+        and view.ours > view.reserved
+        and view.ranks == 1
+    ):
+        beside = size(view.ours - view.reserved)
+        parts.append([(f"{beside} of it beside the pool: CUDA's context, libraries", "muted")])
+    return fact_rows("on the card", parts, width, glyphs, lines=1) if parts else []
 
 
 def _host(host: HostMemory | None, view: MemoryPageView, width: int, glyphs: Glyphs) -> list[Row]:

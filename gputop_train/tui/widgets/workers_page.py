@@ -149,7 +149,9 @@ def _body(
         rows += strip(queue, width, 4 if spare >= 10 else 2 if height >= 16 else 1, glyphs)
     if roomy:
         rows += _trainer(view.cores, width, 1, glyphs)
-    workers, on_axis = worker_rows(loader.workers, width, height - len(rows) - 1, glyphs)
+    workers, on_axis = worker_rows(
+        loader.workers, width, height - len(rows), glyphs, axis=bool(rows)
+    )
     axis = [time_axis(snap, width, glyphs)] if rows or on_axis else []
     # What shares rows is of this moment: the axis belongs to what stands above it.
     return [*rows, *workers, *axis] if on_axis else [*rows, *axis, *workers]
@@ -159,7 +161,7 @@ def _trainer(cores: CoresView | None, width: int, rows: int, glyphs: Glyphs) -> 
     if cores is None or not any(v is not None for v in cores.trainer_history):
         return []
     top = max(1.0, *(v for v in cores.trainer_history if v is not None))
-    now = f"{cores.trainer:.1f} cores" if cores.trainer is not None else ""
+    now = f"{cores.trainer * 100:.0f}%" if cores.trainer is not None else ""
     return strip(
         Quantity("trainer", cores.trainer_history, top, now, "", "cpu"), width, rows, glyphs
     )
@@ -173,13 +175,22 @@ def _trainer_strip(
 
 
 def worker_rows(
-    workers: Sequence[WorkerView], width: int, height: int, glyphs: Glyphs
+    workers: Sequence[WorkerView], width: int, height: int, glyphs: Glyphs, *, axis: bool
 ) -> tuple[list[Row], bool]:
-    """The workers in at most ``height`` rows, and whether they lie on the time axis."""
+    """The workers, and whether they lie on the time axis.
+
+    Args:
+        workers: In the order of their numbers.
+        width: Cells.
+        height: Rows for them and for the time axis.
+        glyphs: The alphabet.
+        axis: Whether something else needs the axis.
+    """
+    if workers and len(workers) + 2 <= height:
+        return [_heads(width, glyphs), *(_full(one, width, glyphs) for one in workers)], True
+    height -= axis
     if not workers or height < 1:
         return [], False
-    if len(workers) + 1 <= height:
-        return [_heads(width, glyphs), *(_full(one, width, glyphs) for one in workers)], True
     for cells in (WIDE_ENTRY, ENTRY):
         per_row = max(1, (width - 1) // cells)
         if -(-len(workers) // per_row) <= height:
@@ -192,16 +203,24 @@ def worker_rows(
         else glyphs.lane[1]
         for one in workers
     )
-    room = max(1, width - GUTTER - MARGIN)
     known = [one.cpu for one in workers if one.cpu is not None]
     mean = f"mean {percent(sum(known) / len(known))}" if known else "not measured"
-    rows = []
-    for at in range(0, len(marks), room):
-        lead = f" {len(workers)} workers" if at == 0 else f" {mean}" if at == room else ""
-        if len(marks) <= room:
-            lead = f" {mean}"
-        lead = lead.ljust(GUTTER)
-        rows.append(fit([(lead, "muted"), (marks[at : at + room], "data_wait")], width, glyphs))
+    room = max(1, width - GUTTER - MARGIN)
+    if -(-len(marks) // room) <= height:
+        leads = [f" {len(workers)} workers", f" {mean}"] if len(marks) > room else [f" {mean}"]
+        cut = [marks[at : at + room] for at in range(0, len(marks), room)]
+        leads = [lead.ljust(GUTTER) for lead in [*leads, *[""] * len(cut)][: len(cut)]]
+    else:
+        room = max(1, width - 2)
+        cut = [marks[at : at + room] for at in range(0, len(marks), room)]
+        leads = [" "] * len(cut)
+    rows = [
+        fit([(lead, "muted"), (part, "data_wait")], width, glyphs)
+        for lead, part in zip(leads, cut, strict=True)
+    ]
+    if len(rows) < height and leads[0] == " ":
+        title = f" {len(workers)} workers, {mean}"
+        rows.insert(0, fit([(title, "muted")], width, glyphs))
     return rows[:height], False
 
 
