@@ -161,6 +161,28 @@ script(
     """,
 )
 script(
+    "two_that_train",
+    """
+    def get_batch():
+        return fresh()
+
+    def train_one():
+        go(get_batch())
+
+    def train_other():
+        x = get_batch()
+        SEEN.append(float(x[0, 0]))
+        (model(x) + 1).pow(2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    for _ in range(20):
+        train_one()
+        train_other()
+    SAID = {"drawn": N[0], "met": len(set(SEEN[-24:]))}
+    """,
+)
+script(
     "by_indices",
     """
     def load(index):
@@ -332,6 +354,7 @@ REPLAYED = {
     "method": "Batches.next_batch()",
     "inside_the_forward": "get_batch()",
     "by_indices": "load()",
+    "two_that_train": "get_batch()",
     "compiled": "get_batch()",
     "generator": "batches()",
     "generator_of_epochs": "batches()",
@@ -425,6 +448,20 @@ refused(
         go(get_batch(model))
     SAID = {"drawn": N[0], "met": len(set(SEEN))}
     """,
+)
+refused(
+    "talks_to_ranks",
+    "it talks to other ranks",
+    """
+    import torch.distributed as dist
+
+    def get_batch():
+        x = fresh()
+        if dist.is_initialized():
+            dist.broadcast(x, 0)
+        return x
+    """
+    + LOOP,
 )
 refused(
     "asks_for_a_gradient",
@@ -593,6 +630,26 @@ script(
     """,
 )
 script(
+    "labels_made_of_batches",
+    ROWS
+    + """
+    class Labelled(Rows):
+        def __getitem__(self, index):
+            return super().__getitem__(index), index
+
+    def one_hot(labels):
+        return torch.nn.functional.one_hot(labels, 40)
+
+    loader, wrong = DataLoader(Labelled(40), batch_size=2), 0
+    for epoch in range(2):
+        for x, labels in loader:
+            made = one_hot(labels)
+            wrong += made.argmax(1).tolist() != [int(v) for v in x[:, 0]]
+            go(x)
+    SAID = {"wrong": wrong, "met": len(set(SEEN[-24:]))}
+    """,
+)
+script(
     "read_back",
     """
     def get_batch():
@@ -703,7 +760,7 @@ def test_a_generator_that_runs_already_is_named(legs: dict[str, Any]) -> None:
     (row,) = rows(legs["made_too_early"])
     assert row["status"] == "refused"
     assert "batches() at made_too_early.py:" in row["why"]
-    assert "was called before it could be watched" in row["why"]
+    assert "may have been called before it could be watched" in row["why"]
     assert legs["made_too_early"]["said"]["drawn"] == 40
 
 
@@ -738,6 +795,9 @@ def test_what_only_hands_a_loaders_batches_on_is_left_alone(legs: dict[str, Any]
     (row,) = rows(legs["cycled_and_prepared"])
     assert row["status"] == "applied" and " of " not in row["why"]
     assert legs["cycled_and_prepared"]["said"]["met"] == KEPT
+    (row,) = rows(legs["labels_made_of_batches"])
+    assert row["status"] == "applied" and " of " not in row["why"]
+    assert legs["labels_made_of_batches"]["said"] == {"wrong": 0, "met": KEPT}
 
 
 @pytest.mark.slow

@@ -88,13 +88,19 @@ class Calls:
         if not loopcode.is_users(function):
             return
         code = loopcode.own_code(function)
-        if id(code) in self.codes or code.co_name in self._in_models:
+        if id(code) in self.codes:
+            return
+        if code.co_name in self._in_models:
+            self.hidden = self.hidden or (
+                "%s is left alone, since code of a model names it too" % name_of(function)
+            )
             return
         watched = Watched(self, function, name_of(function), place_of(code))
         self._watched[id(function)] = watched
         if self._looked and streams.makes_generators(function):
             self.hidden = self.hidden or (
-                "%s at %s was called before it could be watched" % (watched.name, watched.place)
+                "%s at %s may have been called before it could be watched"
+                % (watched.name, watched.place)
             )
         ask = streams.asker(watched) or _asker(watched)
         try:
@@ -155,6 +161,8 @@ class Calls:
     def _called_elsewhere(self, watched: Watched) -> None:
         if not S.torch.is_grad_enabled() or self.trial.feeding.evaluating():
             return  # an evaluation gets its own
+        if self._looked < LOOKS:
+            return  # training has other frames too, which are not known yet
         if not any(source.replaying for source in watched.sources.values()):
             watched.refuse("it is called from elsewhere than the training loop too")
 

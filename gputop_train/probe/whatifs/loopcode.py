@@ -380,4 +380,6 @@ def of_argument(value: Any, name: str) -> str | None:
             return "it talks to other ranks"
     elif queues.is_queue(value):
         return queues.trouble(value, name)
+    elif str(getattr(value, "__module__", "")).startswith("torch.distributed"):
+        return "it talks to other ranks"
     return None

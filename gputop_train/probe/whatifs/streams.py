@@ -1,14 +1,15 @@
 """Generators and iterators of the script that give its batches, replayed as streams are.
 
 A ``for`` loop holds its iterator where nothing can exchange it. So the functions that make
-generators are watched before there is a loop: when an optimizer is built, which is after the
-script's definitions and before its training. A class's ``__next__`` is looked up for each item and
-can be watched later too.
+generators are watched before there is a loop: when the script seeds torch, and builds its model
+and optimizer, which is after its definitions and before its training. A class's ``__next__`` is
+looked up for each item and can be watched later too.
 """
 
 from __future__ import annotations
 
 import collections.abc
+import functools
 import inspect
 import sys
 import types
@@ -303,7 +304,7 @@ def _next_asker(watched: Any) -> Any:
                 return watched.original(self)
         ref, number, one = known
         try:
-            return one.step(sys._getframe(2), lambda: watched.original(self))
+            return one.step(sys._getframe(2), functools.partial(watched.original, self))
         except StopIteration:
             passes[id(self)] = ref, number, Pass(watched, (str(number),), {}, ref)
             raise
@@ -311,5 +312,5 @@ def _next_asker(watched: Any) -> Any:
     return ask
 
 
-for _function in (Stream.__next__, Stream.send):
+for _function in (Pass.step, Stream.__next__, Stream.send):
     trampoline.hide(_function)

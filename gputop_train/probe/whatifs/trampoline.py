@@ -50,6 +50,7 @@ def turn_to(function: Any, ask: Callable[..., Any]) -> Any:
         code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
     )
     original.__kwdefaults__ = function.__kwdefaults__
+    hide(ask)
     function.__code__ = _code(code, ask)
     _originals[id(function.__code__)] = original
     hide_from_dynamo(function)

@@ -7,7 +7,7 @@ from typing import Any, Iterator
 
 from ..hooks import dress
 from ..state import S
-from . import loopcode, queues, replay, trampoline
+from . import loopcode, outcomes, queues, replay, trampoline
 
 #: Ways to call one function that are told apart.
 MAX_KEYS = 4
@@ -73,6 +73,11 @@ class Watched:
             return
         told = told or any(source.proofs for source in self.sources.values())
         self.refused = why or ""
+        for source in self.sources.values():
+            if source.replaying:
+                self.calls.trial.outcomes.tell(
+                    replay.KEY, self.place, outcomes.INCONCLUSIVE, "%s: %s" % (self.name, why)
+                )
         if why and told:
             self.calls.refused[self.place] = "%s: %s" % (self.name, why)
         self.sources.clear()
