@@ -168,6 +168,7 @@ def _with_target(command: click.Command, given: list[str], called: str) -> int:
 @click.option("--no-env", is_flag=True, help="Do not set PYTHONUNBUFFERED and FORCE_COLOR.")
 @click.option(
     "--burst/--no-burst",
+    "may_burst",
     default=True,
     help="Whether three steps may be traced without being asked (only with TEARDOWN_CUPTI=1).",
 )
@@ -199,7 +200,7 @@ def options_for(target: Target, given: Mapping[str, Any]) -> Options:
         overhead_budget_pct=given["overhead_budget"],
         ascii=given["ascii_only"],
         env_lines=not given["no_env"],
-        burst=given["burst"],
+        burst=given["may_burst"],
         keep_runs=given["keep_runs"],
         keep_gb=given["keep_gb"],
         look=look_of(given),

@@ -180,7 +180,7 @@ KEYS = (
     ),
     Key(
         "burst",
-        "burst",
+        "may_burst",
         True,
         "true or false",
         _switch,

@@ -37,7 +37,7 @@ def _crash_report(error: BaseException, run_dir: Path, again: str) -> str:
 
 
 def _run(app: BaseApp, run_dir: Path, look: Look, *, replay: bool, again: str) -> TuiResult:
-    app.theme = themes.chosen(look.theme)
+    app.theme, app.takes_mouse = themes.chosen(look.theme), look.mouse
     signalled: list[int] = []
 
     def leave(code: int) -> None:

@@ -68,6 +68,8 @@ class BaseApp(App[TuiResult]):
         self._leaving = False
         self._pictures_dir: Path | None = None
         self._run_dir: Path | None = None
+        #: Whether this is a terminal whose mouse was taken.
+        self.takes_mouse = False
 
     @property
     def inks(self) -> Mapping[str, Style]:
@@ -81,9 +83,21 @@ class BaseApp(App[TuiResult]):
     def on_mount(self) -> None:
         """Dress the screens, now and with every other theme."""
         self.set_class(self.glyphs.ascii, "-ascii")
+        self._quiet_mouse()
+        self.app_resume_signal.subscribe(self, lambda _app: self._quiet_mouse())
         if not self.is_headless:
             terminal.resume_only_when_suspended(lambda: self.post_message(PaintAll()))
         self.theme_changed_signal.subscribe(self, lambda _theme: self._restyle())
+
+    def _quiet_mouse(self) -> None:
+        """Have clicks and the wheel told, and not every move, which Textual asks for.
+
+        Nothing here follows the pointer; over SSH each move would be traffic, and after a lost
+        connection garbage in the shell. Some terminals keep one mode of the mouse, others one flag
+        each; this leaves presses (1000) alone in both.
+        """
+        if self.takes_mouse and self._driver is not None:
+            self._driver.write("\x1b[?1003l\x1b[?1000h")
 
     def _restyle(self) -> None:
         for screen in self.screen_stack:

@@ -67,6 +67,8 @@ def test_the_mouse_is_taken_and_given_back_and_left_alone_if_asked(run_dir: Path
         raw = seen(terminal)
     assert MANY.search(raw)
     assert MOUSE in raw
+    # Moves are not asked for: nothing follows the pointer.
+    assert raw.rfind(MOUSE) > raw.find(b"\x1b[?1003l") > raw.rfind(b"\x1b[?1003h") > 0
     assert raw.rfind(b"\x1b[?1000l") > raw.rfind(MOUSE)
     with replayed(run_dir, "--no-mouse", "--theme", "ansi") as terminal:
         raw = seen(terminal)

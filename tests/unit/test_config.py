@@ -267,3 +267,21 @@ def test_the_file_that_is_written_sets_nothing_and_every_line_of_it_is_allowed(
     assert "left as it is" not in place.read_text()
     assert place.read_text() == everything
     assert "was left as it is" in capsys.readouterr().err
+
+
+def test_a_key_is_the_default_of_the_option_it_is_named_after_and_of_no_other() -> None:
+    params = {key.param: key.name for key in KEYS}
+    met = set()
+    for command in [cli.launch_command, *cli.commands().values()]:
+        for param in command.params:
+            if param.name in params:
+                assert f"--{params[param.name].replace('_', '-')}" in param.opts, command.name
+                assert param.name != "burst"
+                met.add(param.name)
+    assert met == set(params)
+
+
+def test_attach_traces_only_when_told_to_at_the_keyboard(place: Path) -> None:
+    written(place, "burst = true\n")
+    attach = cli.commands()["attach"]
+    assert "burst" not in config.defaults(frozenset(param.name or "" for param in attach.params))
