@@ -55,8 +55,12 @@ def exit_code(checks: Iterable[Check], *, strict: bool = False) -> int:
 
 
 def plural(count: int, noun: str) -> str:
-    """``1 GPU``, ``2 GPUs``."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+    """``1 GPU``, ``2 GPUs``, ``3 processes``, ``4 directories``."""
+    if count == 1:
+        return f"{count} {noun}"
+    if noun.endswith("y"):
+        return f"{count:,} {noun[:-1]}ies"
+    return f"{count:,} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
 def gib(count: float) -> str:

@@ -47,7 +47,7 @@ def lines(checks: Sequence[Check], width: int, *, ascii_only: bool = False) -> l
             shown.append(_in_one_line(check, room, title_width, ascii_only))
         else:
             shown += _in_full(check, room, title_width, ascii_only)
-    return [*shown, Text(), _counted(checks, ascii_only)]
+    return [*shown, Text(), *_counted(checks, room, ascii_only)]
 
 
 def _plain(text: str, ascii_only: bool) -> str:
@@ -89,7 +89,10 @@ def _in_full(check: Check, room: int, title_width: int, ascii_only: bool) -> lis
     return whole
 
 
-def _counted(checks: Sequence[Check], ascii_only: bool) -> Text:
+def _counted(checks: Sequence[Check], room: int, ascii_only: bool) -> list[Text]:
     counts = [(sum(c.level == level for c in checks), level) for level in LEVELS]
     parts = [f"{count} {_SUMMARY[level]}" for count, level in counts if count]
-    return Text(" " + ("; " if ascii_only else " · ").join(parts))
+    text = ("; " if ascii_only else " · ").join(parts)
+    if not any(check.level in ("fail", "warn") for check in checks):
+        text = f"Nothing in the way of a run: {text}"
+    return [Text(f" {line}") for line in textwrap.wrap(text, room - 1)]

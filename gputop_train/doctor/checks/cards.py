@@ -69,16 +69,16 @@ def _health(cards: tuple[Card, ...]) -> Check:
     if pending:
         found = f"{_where(pending)} has bad memory that a reset would map out."
         remedy = "Drain it and reset it (nvidia-smi --gpu-reset), before a long run."
-        return Check("gpu-health", "GPU memory errors", "warn", found, remedy, values)
+        return Check("gpu-health", "memory errors", "warn", found, remedy, values)
     if errors:
         count = sum(card.ecc_errors or 0 for card in errors)
         found = f"{_where(errors)} had {plural(count, 'uncorrected memory error')}."
         remedy = "Look at nvidia-smi -q -d ECC and dmesg (Xid), and tell who runs the machine."
-        return Check("gpu-health", "GPU memory errors", "warn", found, remedy, values)
+        return Check("gpu-health", "memory errors", "warn", found, remedy, values)
     if all(card.repair_pending is None and card.ecc_errors is None for card in cards):
         found = "Memory errors are not measured: the card does not count them."
-        return Check("gpu-health", "GPU memory errors", "unchecked", found, None, values)
-    return Check("gpu-health", "GPU memory errors", "ok", "none", None, values)
+        return Check("gpu-health", "memory errors", "unchecked", found, None, values)
+    return Check("gpu-health", "memory errors", "ok", "none", None, values)
 
 
 def _throttled(cards: tuple[Card, ...]) -> Check:
@@ -127,7 +127,7 @@ def _others(cards: tuple[Card, ...]) -> Check:
     if busy:
         used, total = sum(c.memory_used or 0 for c in busy), sum(c.memory_total or 0 for c in busy)
         seen = sum(len(c.processes or ()) for c in busy)
-        who = f"by {plural(seen, 'process')}".replace("processs", "processes")
+        who = f"by {plural(seen, 'process')}"
         found = (
             f"{_where(busy)}: {gib(used)} of {gib(total)} in use already "
             f"{who if seen else 'by processes we may not see'}."
@@ -142,7 +142,7 @@ def _others(cards: tuple[Card, ...]) -> Check:
 
 def _persistence(cards: tuple[Card, ...]) -> Check:
     values = {"persistence": [card.persistence for card in cards]}
-    title = "persistence mode"
+    title = "persistence"
     off = [card for card in cards if card.persistence is False]
     if off:
         found = f"It is off on {_where(off)}: with nobody on the card, the first CUDA call is slow."

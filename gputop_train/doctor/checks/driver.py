@@ -87,7 +87,7 @@ def _split(why: str) -> tuple[str, str | None]:
 
 
 def _pids(facts: Facts) -> Check:
-    title = "processes on a GPU"
+    title = "GPU processes"
     values = {"initial_pid_namespace": facts.host.initial_pids, "container": facts.host.container}
     if facts.host.initial_pids is False:
         return Check(

@@ -98,7 +98,7 @@ def _files(host: Host) -> Check:
         "fail" if soft < HARDLY_ANY_FILES else "warn",
         f"A process may open {soft:,} files: loader workers that hand over tensors use one each, "
         'and fail with "Too many open files".',
-        f"ulimit -n {wanted}" + ("" if more else " needs a higher hard limit (limits.conf)") + ".",
+        f"ulimit -n {wanted}" + ("" if more else " needs a higher hard limit (limits.conf)"),
         values,
     )
 
@@ -110,7 +110,7 @@ def _threads(host: Host) -> Check:
     rooms = [room for room in (by_user, host.pids_left) if room is not None]
     values = {"nproc": host.nproc, "threads": host.threads, "pids_left": host.pids_left}
     if not rooms:
-        text = "no limit" if host.nproc == -1 else "limit not known"
+        text = "no limit" if host.nproc == -1 else "The limit is not known."
         return Check(
             "threads", "threads", "ok" if host.nproc == -1 else "unchecked", text, None, values
         )

@@ -114,7 +114,7 @@ def _path(python: Interpreter) -> Check:
             f"PYTHONPATH names what is not there: {absent[0]}.",
             "Take it out, or mend the path.",
         )
-    return check("ok", plural(len(given), "directory").replace("ys", "ies") if given else "not set")
+    return check("ok", plural(len(given), "directory") if given else "not set")
 
 
 def _customized(python: Interpreter) -> Check:
@@ -122,6 +122,10 @@ def _customized(python: Interpreter) -> Check:
     values = {name: about.get(name) for name in ("sitecustomize", "usercustomize", "no_user_site")}
     title = "sitecustomize"
     theirs = about.get("sitecustomize")
+    if theirs and str(theirs).startswith(str(about.get("base_prefix") or "/usr") + "/lib"):
+        # Debian and its kin ship one with their Python, which is as it should be.
+        found = f"the distribution's, {theirs}"
+        return Check("sitecustomize", title, "ok", found, None, values)
     if theirs:
         found = f"There is one already, {theirs}; the probe runs first and then hands over to it."
         remedy = "Nothing, unless a run fails at its start: then try it without that file."

@@ -50,8 +50,11 @@ def torch_itself(python: Interpreter) -> Check:
         found = "torch was not looked for: there is no Python to ask."
         return Check("torch", "torch", "unchecked", found, None, values)
     if python.torch is None:
+        about = python.about.facts if python.about else {}
+        unseen = "; packages in ~/.local are not seen (PYTHONNOUSERSITE or -s)"
+        why = unseen if about.get("no_user_site") else ""
         return fail(
-            f"torch is not installed in {python.path}.",
+            f"torch is not installed in {python.path}{why}.",
             f"Install it there ({python.path} -m pip install torch), or name the interpreter "
             "of your environment with --python PATH.",
         )

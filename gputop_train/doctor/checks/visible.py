@@ -20,9 +20,11 @@ def checks(facts: Facts) -> Iterator[Check]:
     gpus = facts.gpus
     if value is None or (gpus.failure is None and not gpus.cards and not gpus.hung):
         return
+    if gpus.on_pci == 0 and not gpus.cards:
+        return
     if gpus.failure is not None or gpus.hung:
         found = f"{VARIABLE}={shown(value)} was not held against the cards: NVML shows none."
-        yield Check("visible-devices", VARIABLE, "unchecked", found, None, {"value": value})
+        yield Check("visible-devices", "visible GPUs", "unchecked", found, None, {"value": value})
         return
     known = [card.device.uuid for card in (*gpus.cards, *gpus.instances)]
     seen = visible_devices(value, known)
@@ -36,7 +38,7 @@ def checks(facts: Facts) -> Iterator[Check]:
         )
         remedy = "Set CUDA_DEVICE_ORDER=PCI_BUS_ID to count as nvidia-smi does."
     values = {"value": value, "visible": list(seen)}
-    yield Check("visible-devices", VARIABLE, level, found, remedy, values)
+    yield Check("visible-devices", "visible GPUs", level, found, remedy, values)
 
 
 def cards_in_use(facts: Facts) -> tuple[Card, ...]:

@@ -46,8 +46,25 @@ def ask(python: str, code: str, environ: Mapping[str, str], limit_s: float) -> A
         return Asked(error=getattr(failure, "strerror", None) or str(failure), limit_s=limit_s)
     os.close(theirs)
     assert process.stderr is not None
-    said, complained, in_time = _listen(process, answers, process.stderr.fileno(), limit_s)
-    if not in_time:
+    said, complained, in_time = b"", b"", False
+    try:
+        said, complained, in_time = _listen(process, answers, process.stderr.fileno(), limit_s)
+    finally:
+        _put_away(process, answers, gently=in_time)
+    endless = len(said) > MAX_BYTES
+    return Asked(
+        facts=_merged(said),
+        exit_code=process.returncode if in_time else None,
+        timed_out=not in_time and not endless,
+        error="it answers without end" if endless else None,
+        stderr=complained[-_TAIL_BYTES:].decode("utf-8", "replace"),
+        limit_s=limit_s,
+    )
+
+
+def _put_away(process: subprocess.Popen[bytes], answers: int, *, gently: bool) -> None:
+    """Leave nothing behind, also when a person interrupts."""
+    if not gently:
         # A process ends, and what it started may not: the whole session goes.
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -55,14 +72,8 @@ def ask(python: str, code: str, environ: Mapping[str, str], limit_s: float) -> A
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(2)
     os.close(answers)
-    process.stderr.close()
-    return Asked(
-        facts=_merged(said),
-        exit_code=process.returncode if in_time else None,
-        timed_out=not in_time,
-        stderr=complained[-_TAIL_BYTES:].decode("utf-8", "replace"),
-        limit_s=limit_s,
-    )
+    if process.stderr is not None:
+        process.stderr.close()
 
 
 def _listen(
