@@ -21,8 +21,9 @@ from gputop_train.tui.screens.lines import LinesPage
 from gputop_train.tui.screens.settings import Settings
 from gputop_train.tui.snapshot import Axis, View
 from gputop_train.tui.views.lines import HOST_CODE, LOADER, WORKERS, Line, LinesView, Part
+from gputop_train.tui.widgets.folding import entries
 from gputop_train.tui.widgets.line_words import part_text, share_text, time_text
-from gputop_train.tui.widgets.listing import Looking, by_cost, entries, first_row, listing_rows
+from gputop_train.tui.widgets.listing import Looking, by_cost, first_row, listing_rows
 
 from . import made_lines
 from .driving import app_of, lines, settle, until

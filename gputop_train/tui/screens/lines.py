@@ -15,14 +15,8 @@ from gputop_train.tui.page import Page
 from gputop_train.tui.paint import Glyphs
 from gputop_train.tui.snapshot import Snapshot
 from gputop_train.tui.views.lines import LinesView
-from gputop_train.tui.widgets.listing import (
-    Listing,
-    Looking,
-    by_cost,
-    cursor_of,
-    entries,
-    file_of,
-)
+from gputop_train.tui.widgets.folding import entries
+from gputop_train.tui.widgets.listing import Listing, Looking, by_cost, cursor_of, file_of
 
 
 class LinesPage(Page):

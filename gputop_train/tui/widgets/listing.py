@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from gputop_train.tui.paint import Glyphs, Row, Span, clip, fit, meter, plain, spread, wrap
 from gputop_train.tui.text import count, milliseconds, percent
 from gputop_train.tui.views.lines import WORKERS, File, Line, LinesView
 from gputop_train.tui.widgets.board import Board
+from gputop_train.tui.widgets.folding import Entry, depth_of, entries
 from gputop_train.tui.widgets.line_words import (
     NOT_TOLD,
     calls_text,
@@ -23,12 +23,6 @@ from gputop_train.tui.widgets.line_words import (
     time_text,
 )
 
-#: Lines shown around one with costs.
-AROUND = 2
-#: A stretch is folded from this length on: the fold takes a row itself.
-FOLDED_FROM = 3
-#: So far up the head of the function around a line is looked for.
-HEAD_LINES = 400
 #: Columns of numbers: name, cells, from which width on.
 _COLUMNS = (
     ("bar", 8, 100),
@@ -61,16 +55,6 @@ class Looking:
     top: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A row: a line of the file, a head without a number, or a fold of ``folded`` lines."""
-
-    number: int = 0
-    text: str = ""
-    line: Line | None = None
-    folded: int = 0
-
-
 def file_of(view: LinesView, looking: Looking) -> File | None:
     """The file that is looked at."""
     wanted = looking.file or (view.verdict[0] if view.verdict is not None else "")
@@ -92,77 +76,6 @@ def by_cost(view: LinesView) -> list[tuple[str, int]]:
     lines = [(file, line) for file in view.files for line in file.lines]
     order = sorted(lines, key=lambda pair: (-(pair[1].share or 0.0), pair[1].number))
     return [(file.path, line.number) for file, line in order]
-
-
-def entries(file: File, *, unfolded: bool) -> list[Entry]:
-    """The rows of a file, top to bottom."""
-    if not file.source.lines:
-        return _recorded(file)
-    known = {line.number: line for line in file.lines if line.number > 0}
-    total = max(len(file.source.lines), *known, 1)
-
-    def entry(number: int) -> Entry:
-        text = file.source.lines[number - 1] if number <= len(file.source.lines) else ""
-        return Entry(number, text, known.get(number))
-
-    lost = [Entry(line.number, f"    {line.text}", line) for line in file.lines if line.number < 0]
-    if lost:
-        lost.insert(0, Entry(text="not found any more, with their numbers in the run:"))
-    if unfolded:
-        return [*map(entry, range(1, total + 1)), *lost]
-    kept = {
-        near
-        for number in known
-        for near in range(number - AROUND, number + AROUND + 1)
-        if 1 <= near <= total
-    }
-    kept |= {head for number in known if (head := _head(file.source.lines, number))}
-    return [*_folded(sorted(kept), total, entry), *lost]
-
-
-def _folded(kept: Sequence[int], total: int, entry: Callable[[int], Entry]) -> list[Entry]:
-    """The kept lines with what lies between them, short stretches whole."""
-    rows: list[Entry] = []
-    for before, number in pairwise((0, *kept, total + 1)):
-        between = number - before - 1
-        if 0 < between < FOLDED_FROM:
-            rows += [entry(n) for n in range(before + 1, number)]
-        elif between:
-            rows.append(Entry(before + 1, folded=between))
-        if number <= total:
-            rows.append(entry(number))
-    return rows
-
-
-def _recorded(file: File) -> list[Entry]:
-    """The lines alone, under the functions they are in: there is no text around them."""
-    rows: list[Entry] = []
-    func = ""
-    for line in file.lines:
-        if line.func != func:
-            func = line.func
-            rows.append(Entry(text=f"in {func}" if func else ""))
-        rows.append(Entry(line.number, f"    {line.text}", line))
-    return rows
-
-
-def _head(lines: Sequence[str], number: int) -> int | None:
-    """The line that begins the function around a line."""
-    if number > len(lines):
-        return None
-    depth = _depth(lines[number - 1])
-    for above in range(number - 1, max(0, number - HEAD_LINES), -1):
-        text = lines[above - 1]
-        words = text.split(maxsplit=2)
-        if words and (here := _depth(text)) < depth:
-            if words[0] in ("def", "class") or words[:2] == ["async", "def"]:
-                return above
-            depth = here
-    return None
-
-
-def _depth(text: str) -> int:
-    return len(text) - len(text.lstrip())
 
 
 def listing_rows(
@@ -303,7 +216,7 @@ def _narrow(text: str, width: int) -> str:
     """Half the indentation where every cell counts."""
     if width >= 60:
         return text
-    depth = _depth(text)
+    depth = depth_of(text)
     return " " * (depth // 4) + text[depth:]
 
 
