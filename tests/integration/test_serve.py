@@ -197,6 +197,25 @@ async def gone(served: Served) -> None:
     await until(lambda: not served.views())
 
 
+async def test_a_run_that_lives_is_shown_live_and_cannot_be_stopped(tmp_path: Path) -> None:
+    place = tmp_path / "4a3b2c"
+    place.mkdir()
+    start = time.monotonic_ns() - 60 * S
+    write_store(place, start_ns=start)
+    with subprocess.Popen(["sleep", "600"]) as script:
+        try:
+            run_json(place, start_ns=start, pid=script.pid, control_socket=str(place / "s"))
+            served = Served(place)
+            async with browser(served) as view:
+                await view.see("run 4a3b2c", "● live", "STARVED")
+                await view.type("\x03")  # Ctrl-C asks nothing here: it closes the view
+                await view.closed()
+            assert served.end() == (0, "")
+            assert script.poll() is None
+        finally:
+            script.kill()
+
+
 async def test_q_closes_the_view_and_nothing_else(served: Served) -> None:
     async with browser(served) as view:
         await view.see("run 3f2a9c", "replay")
