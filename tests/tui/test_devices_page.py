@@ -99,6 +99,26 @@ def test_a_gpu_that_was_lost_has_no_numbers_and_says_since_when(run_dir: Path) -
     assert "no reading for 35s" in next(row for row in rows if row.startswith("  3"))
 
 
+def test_a_gpu_that_was_lost_long_ago_stays_on_the_page(run_dir: Path) -> None:
+    end = made_cards.eight(run_dir, lost=3)
+    source = LiveSource(run_dir, now_ns=lambda: end + 300_000_000_000)
+    rows = drawn(source.read(VIEW))
+    source.close()
+    assert "no reading" in next(row for row in rows if row.startswith("  3"))
+
+
+def test_a_wide_window_shows_the_same_means(run_dir: Path) -> None:
+    narrow = seen(run_dir, "eight", View(window_s=60, columns=60, page="devices"))
+    wide = seen(run_dir, "eight", View(window_s=60, columns=20, page="devices"))
+    for a, b in zip(narrow.gpus, wide.gpus, strict=True):
+        means = [
+            sum(v for v in gpu.history if v is not None) / sum(v is not None for v in gpu.history)
+            for gpu in (a, b)
+        ]
+        assert means[0] == pytest.approx(means[1], abs=1.0)
+        assert (a.util, a.sm) == (b.util, b.sm)
+
+
 def test_what_a_mig_instance_does_not_have_is_not_zero(run_dir: Path) -> None:
     snapshot = read(run_dir, "mig")
     assert snapshot.devices is not None

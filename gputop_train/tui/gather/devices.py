@@ -25,7 +25,10 @@ NOW_NS = 5 * NS
 #: Readings come once a second, and one in ten is kept of old ones; a GPU without any for this long
 #: is not being read.
 LATE_S = 15.0
-_MIB = 1 << 20
+#: A card's last reading is looked for so far back.
+LOOK_BACK_NS = 120 * NS
+#: From this width of a bin on, seconds serve as well as the samples in them.
+WIDE_NS = 2 * NS
 
 #: nvmlClocksEventReasons (nvml.h). An idle GPU's clocks are down for no fault.
 REASONS: tuple[tuple[int, str], ...] = (
@@ -53,27 +56,34 @@ def devices_view(asked: Asked) -> DevicesView:
     if asked.over_ns is not None:
         # A device at rest says nothing about the training that is over.
         now = max(axis.t0_ns + 1, min(now, asked.over_ns))
-    util = reader.util(axis.t0_ns - NS, now)
-    gpm = reader.gpm(axis.t0_ns - NS, now)
-    gpu = reader.gpu(axis.t0_ns - NS, now)
-    # What was last told of a card that is not read any more.
-    newest = {s.uuid: s for s in reader.gpu(now - 120 * NS, now)} | {s.uuid: s for s in gpu}
+    recent = reader.gpu(now - LOOK_BACK_NS, now)
+    newest = {s.uuid: s for s in recent}
+    wide = axis.bin_ns >= WIDE_NS
+    util = reader.util(now - NOW_NS if wide else axis.t0_ns - NS, now)
     cards = _cards(reader, [*newest, *(s.uuid for s in util[-64:])])
-    order = [uuid for uuid in cards if uuid in newest or not newest]
+    # A card that is watched stays on the page when it cannot be read any more.
+    order = [uuid for uuid, card in cards.items() if card["watched"] or uuid in newest]
+    order = order or list(cards)
     order += [uuid for uuid in newest if uuid not in cards]
+    wanted = asked.view.device
+    zoom = wanted if wanted is not None and wanted < len(order) else 0 if len(order) == 1 else None
+    # What only one looked at closely shows is not read for all.
+    gpu = recent if zoom is None else reader.gpu(axis.t0_ns - NS, now)
+    gpm = reader.gpm(axis.t0_ns - NS if zoom is not None or not util else now - NOW_NS, now)
     oldest = min((s.t_ns for s in util), default=now)
-    early = oldest > axis.t0_ns + 2 * NS
+    early = wide or oldest > axis.t0_ns + 2 * NS
     rollups = reader.util_rollups(axis.t0_ns, oldest - NS) if early else []
     gpus = []
     for uuid in order:
-        area = util_of([s for s in util if s.uuid == uuid], _of(rollups, uuid), axis)
+        mine = [s for s in util if s.uuid == uuid]
+        area = util_of(mine, _of(rollups, uuid), axis)
         active, _ = _binned(_of(gpm, uuid) if area is None else [], lambda s: s.sm, axis)
         view = _gpu(uuid, cards.get(uuid, {}), newest.get(uuid), now)
         gpus.append(
             replace(
                 view,
                 util=_recent(
-                    [(s.t_ns, s.util) for s in util if s.uuid == uuid]
+                    [(s.t_ns, s.util) for s in mine]
                     or [((r.sec + 1) * NS, r.mean) for r in _of(rollups, uuid)],
                     now,
                 ),
@@ -84,8 +94,6 @@ def devices_view(asked: Asked) -> DevicesView:
             )
         )
     gpus = _labelled(gpus, cards)
-    wanted = asked.view.device
-    zoom = wanted if wanted is not None and wanted < len(gpus) else 0 if len(gpus) == 1 else None
     hosts = reader.host(axis.t0_ns - NS, now)
     return DevicesView(
         gpus=tuple(gpus),
@@ -120,18 +128,19 @@ def _of(rows: Sequence[Any], uuid: str) -> list[Any]:
 
 def _cards(reader: RunReader, seen: Sequence[str]) -> dict[str, dict[str, Any]]:
     """What is known of each card by UUID: number, name, ranks; in CUDA's order."""
-    told = reader.meta("devices", [])
+    watched = reader.meta("devices", [])
     cards: dict[str, dict[str, Any]] = {}
-    for row in told if isinstance(told, list) else []:
+    for row in watched if isinstance(watched, list) else []:
         if isinstance(row, dict) and isinstance(row.get("uuid"), str):
-            cards[row["uuid"]] = dict(row)
+            cards[row["uuid"]] = dict(row) | {"watched": True}
     known = [*cards, *seen]
     for rank, state in reader.probe_states().items():
         cuda = state.get("cuda")
         if not isinstance(cuda, Mapping) or not isinstance(cuda.get("uuid"), str):
             continue
         uuid = match_uuid(cuda["uuid"], known) or cuda["uuid"]
-        card = cards.setdefault(uuid, {"index": cuda.get("device"), "name": cuda.get("name")})
+        told = {"index": cuda.get("device"), "name": cuda.get("name"), "watched": False}
+        card = cards.setdefault(uuid, told)
         card.setdefault("ranks", []).append(rank)
     return cards
 
@@ -258,8 +267,8 @@ def _curves(
             axis,
             "optimizer",
         ),
-        _curve("PCIe in", mine, lambda s: s.pcie_rx_bytes_per_s, None, _rate, axis, "h2d"),
-        _curve("PCIe out", mine, lambda s: s.pcie_tx_bytes_per_s, None, _rate, axis, "h2d"),
+        _curve("PCIe rx", mine, lambda s: s.pcie_rx_bytes_per_s, None, _rate, axis, "h2d"),
+        _curve("PCIe tx", mine, lambda s: s.pcie_tx_bytes_per_s, None, _rate, axis, "h2d"),
     ]
     return tuple(curve for curve in out if curve is not None)
 
@@ -295,7 +304,9 @@ def _mhz(value: float) -> str:
 
 
 def _rate(value: float) -> str:
-    return f"{size(value)}/s"
+    """Short enough for a gutter: decimals for one digit alone."""
+    number, unit = size(value).split()
+    return f"{number if len(number) < 4 else round(float(number))} {unit}/s"
 
 
 def _host(hosts: Sequence[HostSample], axis: Axis) -> HostDevices | None:
@@ -317,10 +328,10 @@ def _host(hosts: Sequence[HostSample], axis: Axis) -> HostDevices | None:
         _curve("CPU", hosts, lambda h: h.cpu_busy, cpus, lambda v: f"{v:.1f} cores", axis, "cpu"),
         _curve("iowait", hosts, lambda h: h.iowait, cpus, lambda v: f"{v:.1f} cores", axis, "cpu"),
         _curve("memory", hosts, held, memory, size, axis, "cpu"),
-        _curve("disk in", hosts, lambda h: h.disk_read_bytes_per_s, None, _rate, axis, "cpu"),
-        _curve("disk out", hosts, lambda h: h.disk_write_bytes_per_s, None, _rate, axis, "cpu"),
-        _curve("net in", hosts, lambda h: h.net_rx_bytes_per_s, None, _rate, axis, "cpu"),
-        _curve("net out", hosts, lambda h: h.net_tx_bytes_per_s, None, _rate, axis, "cpu"),
+        _curve("reads", hosts, lambda h: h.disk_read_bytes_per_s, None, _rate, axis, "cpu"),
+        _curve("writes", hosts, lambda h: h.disk_write_bytes_per_s, None, _rate, axis, "cpu"),
+        _curve("net rx", hosts, lambda h: h.net_rx_bytes_per_s, None, _rate, axis, "cpu"),
+        _curve("net tx", hosts, lambda h: h.net_tx_bytes_per_s, None, _rate, axis, "cpu"),
     ]
     return HostDevices(
         cores=s.cores or (),

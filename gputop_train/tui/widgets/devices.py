@@ -111,7 +111,7 @@ def gpu_table(
 def _late(gpu: GpuView) -> str:
     """Why a GPU has no numbers."""
     if gpu.age_s is None:
-        return "not read yet"
+        return "no reading"
     if gpu.memory_used is None and gpu.temperature_c is None and gpu.util is None:
         return f"no reading for {duration(gpu.age_s)}"
     return ""

@@ -8,8 +8,8 @@ from gputop_train.tui.paint import Glyphs, Row, Span, fit, level, meter, width_o
 from gputop_train.tui.snapshot import Snapshot
 from gputop_train.tui.text import byte_unit, gib, size
 from gputop_train.tui.views.devices import HostDevices
+from gputop_train.tui.widgets.factrows import gutter
 from gputop_train.tui.widgets.strips import strips
-from gputop_train.tui.widgets.timechart import GUTTER
 
 #: Cells of a core's own meter with its number, such as ``c12 ███ 99% ``.
 CORE_CELLS = 14
@@ -43,12 +43,13 @@ def core_rows(cores: Sequence[int | None], width: int, height: int, glyphs: Glyp
     """Every core: with a meter each where they fit, else a glyph each."""
     if not cores or height < 1:
         return []
-    room = width - GUTTER - 1
+    lead = gutter(width)
+    room = width - lead - 1
     per_row = max(1, room // CORE_CELLS)
     if -(-len(cores) // per_row) <= height:
         rows = []
         for first in range(0, len(cores), per_row):
-            spans: list[Span] = [(" " * GUTTER, "text")]
+            spans: list[Span] = [(" " * lead, "text")]
             for number in range(first, min(first + per_row, len(cores))):
                 spans += _core(number, cores[number], glyphs)
             rows.append(fit(spans, width, glyphs))
@@ -58,7 +59,7 @@ def core_rows(cores: Sequence[int | None], width: int, height: int, glyphs: Glyp
         for busy in cores
     )
     return [
-        fit([(" " * GUTTER, "text"), (cells[at : at + room], "cpu")], width, glyphs)
+        fit([(" " * lead, "text"), (cells[at : at + room], "cpu")], width, glyphs)
         for at in range(0, len(cells), room)
     ][:height]
 
@@ -72,7 +73,7 @@ def _core(number: int, busy: int | None, glyphs: Glyphs) -> list[Span]:
 
 
 def _row(name: str, spans: Sequence[Span], width: int, glyphs: Glyphs) -> Row:
-    return fit([(f" {name}".ljust(GUTTER), "muted"), *spans], width, glyphs)
+    return fit([(f" {name}".ljust(gutter(width)), "muted"), *spans], width, glyphs)
 
 
 def _cores_row(host: HostDevices, width: int, glyphs: Glyphs) -> Row:
@@ -145,7 +146,7 @@ def host_short(host: HostDevices, width: int, glyphs: Glyphs) -> Row:
         parts.append(f"disks {size(host.disk_read)}/s read, {size(host.disk_write)}/s written")
     if host.net_rx is not None and host.net_tx is not None:
         parts.append(f"network {size(host.net_rx)}/s in, {size(host.net_tx)}/s out")
-    spans: list[Span] = [(" host".ljust(GUTTER), "cpu")]
+    spans: list[Span] = [(" host".ljust(gutter(width)), "cpu")]
     for position, part in enumerate(filter(None, parts)):
         text = (glyphs.sep if position else "") + part
         if width_of(spans) + len(text) > width:

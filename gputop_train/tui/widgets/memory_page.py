@@ -106,7 +106,7 @@ def _now(view: MemoryPageView, width: int, glyphs: Glyphs) -> list[Row]:
     if total is not None:
         of = f"of {size(total)}"
         most = view.used if on_gpu and view.used is not None else view.allocated
-        of += f", {percent(most / total)} {'used' if on_gpu else 'held'}" if most else ""
+        of += f", {percent(most / total)} {'used' if on_gpu else 'held'}" if most and total else ""
         parts[-1] += [(f" {of}", "muted")]
     return fact_rows("memory", parts, width, glyphs)
 
