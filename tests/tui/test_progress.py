@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputop_train.launch.logtail import LineFolder
+from gputop_train.store.writer import RunWriter
 from gputop_train.tui.gather.counters import counters
 from gputop_train.tui.gather.progress import Follower
+from gputop_train.tui.paint import UNICODE
+from gputop_train.tui.snapshot import View
+from gputop_train.tui.source import LiveSource
 from gputop_train.tui.views.progress import Progress
+from gputop_train.tui.widgets.header import header_row
+
+from .fakes import starved
+from .made_run import START, S, run_json
+from .made_run import steps as made_steps
 
 
 @pytest.mark.parametrize(
@@ -215,3 +227,38 @@ def test_the_count_waits_while_the_loop_pauses() -> None:
     told = watch(events, 90.0, passes=(250,))
     paused = [found.left_s for t, found in told if t > 65]
     assert paused and len(set(paused)) == 1
+
+
+# Through the source to the header
+
+
+def test_the_header_of_a_live_run_says_where_its_count_ends(tmp_path: Path) -> None:
+    run_dir = tmp_path / "3f2a"
+    run_dir.mkdir()
+    run_json(run_dir, pid=os.getpid())
+    clock = [START]
+    source = LiveSource(run_dir, now_ns=lambda: clock[0])
+    log = run_dir / "output.log"
+    said = []
+    with RunWriter(run_dir / "run.sqlite") as writer:
+        for second in range(1, 31):
+            clock[0] = START + second * S
+            writer.add_steps(made_steps(10, START + (second - 1) * S, first=10 * (second - 1)))
+            writer.commit()
+            with log.open("a") as output:
+                output.write(bar(10 * second, 1000))
+            snapshot = source.read(View())
+            said.append("".join(text for text, _ in header_row(snapshot, 120, UNICODE)))
+    source.close()
+    assert "ETA" not in said[0] and "left of it" not in said[0]
+    assert snapshot.progress is not None and snapshot.progress.done == 300
+    assert snapshot.progress.left_s == pytest.approx(70, abs=3)
+    assert "it 300/1,000, 1m" in said[-1] and "left of it" in said[-1]
+
+
+def test_with_a_count_of_steps_asked_for_the_pauses_count_too() -> None:
+    made = starved(View())
+    parts = (("forward", 100.0), ("checkpoint", 100.0))
+    step = replace(made.step, count=100, total=200, median_ms=100.0, parts=parts)
+    row = header_row(replace(made, step=step), 120, UNICODE)
+    assert "ETA 20s" in "".join(text for text, _ in row)
