@@ -73,7 +73,7 @@ def opened(run: str, run_root: str | None) -> Iterator[Path]:
 
 @click.command()
 @click.argument(
-    "run", metavar="[RUN, TRIAL or PID]", required=False, shell_complete=completed_by("runs")
+    "run", metavar="[RUN, TRIAL, PID or auto]", required=False, shell_complete=completed_by("runs")
 )
 @click.option(
     "--duration", type=click.FloatRange(min=0), metavar="S", help="Leave after S seconds."
@@ -99,18 +99,31 @@ def attach(
     ascii_only: bool,
     **given: Any,
 ) -> int:
-    """Join a running job, or a trial, again; the newest job when none is named."""
+    """Join a running job, or a trial, again, or look at any training process from outside.
+
+    Without RUN, list what trains here and how well it can be seen; with options alone, and with
+    auto, take the newest job that is alive.
+    """
+    from gputop_train import watch_commands
     from gputop_train.launch import attach as joining
 
-    if run is not None and re.fullmatch("t[0-9a-f]+", run):
-        from gputop_train import watch_commands
-
-        if (trial := watch_commands.find_trial(run, _root(run_root))) is not None:
-            shown = wants_screen(no_tui=no_tui, json_path=json_path)
-            return watch_commands.watch(
-                trial, screen=shown, ascii_only=ascii_only, look=look_of(given)
+    root = _root(run_root)
+    if run is None and not (duration is not None or no_tui or burst or json_path):
+        return watch_commands.show_trainings(root)
+    if run == "auto":
+        run = watch_commands.pick(root)
+    named_trial = run is not None and re.fullmatch("t[0-9a-f]+", run)
+    if named_trial and (trial := watch_commands.find_trial(str(run), root)) is not None:
+        shown = wants_screen(no_tui=no_tui, json_path=json_path)
+        return watch_commands.watch(trial, screen=shown, ascii_only=ascii_only, look=look_of(given))
+    if run is not None and (pid := watch_commands.process_outside(run, root)) is not None:
+        run_dir = watch_commands.join_outside(pid, root)
+        if run_dir is None:
+            return watch_commands.look_outside(
+                pid, duration, json_path, burst=burst, ascii_only=ascii_only
             )
-    run_dir = find(run, run_root)
+    else:
+        run_dir = find(run, run_root)
     if burst:
         from gputop_train.launch import bursting
 

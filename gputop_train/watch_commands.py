@@ -1,4 +1,4 @@
-"""Joins a trial again: its screen, or where there is none, what it came to so far."""
+"""What ``attach`` joins besides runs: trials, and processes that were not started by us."""
 
 from __future__ import annotations
 
@@ -53,6 +53,105 @@ def keep(body: Mapping[str, Any], given: Sequence[str]) -> str:
         return again.command_line({"command": command, "mode": "command"}, given)
     # ``run.json`` names the interpreter first; here it is the one that will be chosen.
     return again.command_line({"command": ["python", *command], "mode": "script"}, given)
+
+
+def show_trainings(root: Path) -> int:
+    """List the processes that train here; ``attach`` alone."""
+    from gputop_train.launch.outside import listing
+
+    found = listing.find(root)
+    shown = listing.lines(found, shutil.get_terminal_size((100, 24)).columns)
+    if not found:
+        raise click.ClickException(shown[0])
+    for line in shown:
+        click.echo(line)
+    return 0
+
+
+def pick(root: Path) -> str:
+    """What ``attach auto`` means now; says which.
+
+    Raises:
+        ClickException: There is nothing to take, or too much to choose from.
+    """
+    from gputop_train.launch.outside import listing
+    from gputop_train.launch.outside.target import Refused
+    from gputop_train.launch.runs import list_runs
+
+    try:
+        chosen = listing.choose(listing.find(root), list_runs(root))
+    except Refused as refused:
+        raise click.ClickException(str(refused)) from None
+    if isinstance(chosen, int):
+        click.echo(f"gputop-train: taking process {chosen}, the only one that trains", err=True)
+        return str(chosen)
+    click.echo(f"gputop-train: taking run {chosen.id}, the newest that is alive", err=True)
+    return chosen.id
+
+
+def process_outside(word: str, root: Path) -> int | None:
+    """The process a person named, if it is of no run. One that exists is no beginning of an id."""
+    from gputop_train.launch.attach import AttachError, resolve, run_of_pid
+    from gputop_train.launch.runs import list_runs
+
+    if not word.isascii() or not word.isdigit():
+        return None
+    pid, runs = int(word), list_runs(root)
+    if any(word in (run.id, run.name) for run in runs) or run_of_pid(pid, runs) is not None:
+        return None
+    if Path(f"/proc/{pid}").exists():
+        return pid
+    try:
+        resolve(word, root)
+    except AttachError:
+        return pid
+    return None
+
+
+def join_outside(pid: int, root: Path) -> Path | None:
+    """Bring the probe into a process that takes it; ``None`` where only stacks can be had.
+
+    Raises:
+        ClickException: The process cannot be seen at all.
+    """
+    from gputop_train.launch.outside import remote
+    from gputop_train.launch.outside.target import Refused, look_at
+
+    try:
+        target = look_at(pid)
+    except Refused as refused:
+        raise click.ClickException(str(refused)) from None
+    if not remote.takes_code(target.python):
+        return None
+    try:
+        return remote.join(target, root)
+    except Refused as refused:
+        click.echo(f"gputop-train: {refused} Its stacks are looked at instead.", err=True)
+        return None
+
+
+def look_outside(
+    pid: int, duration_s: float | None, json_path: str | None, *, burst: bool, ascii_only: bool
+) -> int:
+    """Look at a process from outside until told to leave.
+
+    Raises:
+        ClickException: Its stacks cannot be read.
+    """
+    from gputop_train.launch.outside import session
+    from gputop_train.launch.outside.target import Refused, look_at
+
+    if burst:
+        raise click.ClickException(
+            f"Process {pid} was not started by gputop-train, so nothing in it can trace its steps. "
+            "Leave --burst out to see it from outside."
+        )
+    try:
+        return session.attach(
+            look_at(pid), duration_s=duration_s, json_path=json_path, ascii_only=ascii_only
+        )
+    except Refused as refused:
+        raise click.ClickException(str(refused)) from None
 
 
 def _print(trial_dir: Path, *, ascii_only: bool) -> int:

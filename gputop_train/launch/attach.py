@@ -66,7 +66,7 @@ def resolve(arg: str | None, root: str | os.PathLike[str]) -> RunRef:
     if exact:
         # A name may be given again; the newest run bears it.
         return _ref(exact[0])
-    if arg.isdigit() and (owner := _run_of_pid(int(arg), runs)) is not None:
+    if arg.isdigit() and (owner := run_of_pid(int(arg), runs)) is not None:
         return _ref(owner)
     begun = [run for run in runs if arg and run.id.startswith(arg)]
     if len(begun) == 1:
@@ -291,7 +291,7 @@ def _ref(info: RunInfo) -> RunRef:
     return RunRef(info.path, info)
 
 
-def _run_of_pid(pid: int, runs: Sequence[RunInfo]) -> RunInfo | None:
+def run_of_pid(pid: int, runs: Sequence[RunInfo]) -> RunInfo | None:
     """The living run a process belongs to, as its child or anywhere below it."""
     table = process_table()
     alive = {run.pid: run for run in runs if run.state in ("live", "orphaned")}
@@ -323,8 +323,8 @@ def _nothing_alive(runs: Sequence[RunInfo], root: Path) -> str:
 def _unknown(arg: str, root: str | os.PathLike[str]) -> str:
     if arg.isdigit() and Path(f"/proc/{arg}").exists():
         return (
-            f"Process {arg} was not started by gputop-train, and joining such a process from "
-            "outside is not possible in this release. Start it with: gputop-train train.py"
+            f"Process {arg} was not started by gputop-train, so it has no run. "
+            f"See it from outside with: gputop-train attach {arg}"
         )
     listing = paths.come_back("runs", root=Path(root))
     return f"There is no run {arg} in {root}. See which there are with: {listing}"

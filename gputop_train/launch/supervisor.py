@@ -265,6 +265,8 @@ class Supervisor:
         if waited_s < 1.0:  # the shim may have written it in the instant before it left
             return False
         reason = "The process that waits for the script (the shim) ended before it."
+        if self._run.get("attached"):
+            reason = "The process was joined while it ran, so nobody was there to wait for it."
         runfile.write_exit(self._dir, runfile.Exit(None, reason=reason))
         self._pipe.note_once("exit-lost", {"text": reason})
         return True

@@ -25,7 +25,7 @@ from gputop_train.report.schema import SCHEMA, validate
 from gputop_train.store.reader import RunReader
 from gputop_train.store.rollup import StepRollup
 
-__all__ = ["build", "validate"]
+__all__ = ["build", "finding_body", "validate"]
 
 #: Decimals kept: microseconds of a millisecond value, a ten-thousandth of a percent of a share.
 _DIGITS = 6
@@ -65,8 +65,8 @@ def build(
         "time": _time(window, wall_s, reader),
         "gpu": _gpu(window),
         "memory": _memory(window, reader),
-        "verdict": None if diagnosis.verdict is None else _finding(diagnosis.verdict),
-        "also": [_finding(f) for f in diagnosis.also],
+        "verdict": None if diagnosis.verdict is None else finding_body(diagnosis.verdict),
+        "also": [finding_body(f) for f in diagnosis.also],
         "ranks": _ranks(window, reader),
         "overhead": _overhead(window, reader),
     }
@@ -265,7 +265,8 @@ def _largest(values: list[Any]) -> int | None:
     return max((v for v in values if isinstance(v, int)), default=None)
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def finding_body(finding: Finding) -> dict[str, Any]:
+    """A finding as the report has it."""
     places = [{"file": w.file, "line": w.line, "what": w.what} for w in finding.where]
     missing = finding.where_missing or "The line was not seen."
     gain = finding.gain

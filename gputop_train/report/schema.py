@@ -92,8 +92,8 @@ REPORT: dict[str, Any] = {
     "note": TEXT,
     "abstained": Each({"id": TEXT, "missing": TEXT}),
     "steps": {
-        "count": INTEGER,
-        "warmup_excluded": INTEGER,
+        "count": Maybe(INTEGER),
+        "warmup_excluded": Maybe(INTEGER),
         "median_ms": Maybe(NUMBER),
         "p95_ms": Maybe(NUMBER),
         "samples_per_s": Maybe(NUMBER),

@@ -42,18 +42,25 @@ def summary(
         Lines without line ends.
     """
     if ascii_only:  # before wrapping: some characters become several
-        report = _ascii(report)
+        report = in_ascii(report)
     room = max(MIN_WIDTH, min(width, MAX_WIDTH)) - 1
-    verdict = report.get("verdict")
-    lines = [_title("gputop-train", room)]
-    lines += _verdict(verdict, room) if verdict else _no_verdict(report, room)
-    for other in report.get("also") or ():
-        lines += fmt.row("also", _in_short(other), room)
+    lines = head(report, width)
     lines += _numbers(report, room)
     lines += _run(report, log_path, room)
     again = more or f"gputop-train report {report['run']['id']}"
     lines += fmt.row("more", fmt.printable(again), room)
     return [fmt.to_ascii(line) for line in lines] if ascii_only else lines
+
+
+def head(report: Mapping[str, Any], width: int, *, title: str = "gputop-train") -> list[str]:
+    """The summary's title and what was found."""
+    room = max(MIN_WIDTH, min(width, MAX_WIDTH)) - 1
+    verdict = report.get("verdict")
+    lines = [_title(title, room)]
+    lines += _verdict(verdict, room) if verdict else _no_verdict(report, room)
+    for other in report.get("also") or ():
+        lines += fmt.row("also", _in_short(other), room)
+    return lines
 
 
 def live_line(diagnosis: Diagnosis, *, ascii_only: bool = False) -> str:
@@ -117,12 +124,13 @@ def _verdict(verdict: Mapping[str, Any], room: int) -> list[str]:
     return lines + (fmt.row("gain", gain, room) if gain else [])
 
 
-def _ascii(value: Any) -> Any:
+def in_ascii(value: Any) -> Any:
+    """A report with no character beyond ASCII: before wrapping, some become several."""
     if isinstance(value, str):
         return fmt.to_ascii(value)
     if isinstance(value, Mapping):
-        return {key: _ascii(item) for key, item in value.items()}
-    return [_ascii(item) for item in value] if isinstance(value, list) else value
+        return {key: in_ascii(item) for key, item in value.items()}
+    return [in_ascii(item) for item in value] if isinstance(value, list) else value
 
 
 def _where(verdict: Mapping[str, Any], room: int) -> list[str]:

@@ -23,7 +23,7 @@ from gputop_train.diagnose.rules import all_rules
 from gputop_train.diagnose.rules.base import amount, cores, number, plain, span
 from gputop_train.model import Finding
 from gputop_train.report import text
-from gputop_train.report.json import _finding as as_data
+from gputop_train.report.json import finding_body as as_data
 from gputop_train.tui.widgets.verdict import gain_text
 
 #: 110 columns less the key of a row.
