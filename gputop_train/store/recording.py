@@ -6,6 +6,7 @@ everything is bounded and nothing but the known members is ever written.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pwd
 import shutil
@@ -198,6 +199,13 @@ def _mask_store(db: sqlite3.Connection, mask: Mask, codecs: Codecs) -> None:
                 f"UPDATE {table} SET body = ? WHERE rank = ? AND id = ?",
                 (masked_body, rank, number),
             )
+    # What other people ran on the card is theirs: how many there were is all that is passed on.
+    for dev, t_ns, body in db.execute("SELECT dev, t_ns, body FROM gpu").fetchall():
+        reading = codecs.gpu.decode(body, t_ns=t_ns, uuid="")
+        if reading.foreign:
+            unnamed = codecs.gpu.encode(dataclasses.replace(reading, foreign=()))
+            where = "WHERE dev = ? AND t_ns = ?"
+            db.execute(f"UPDATE gpu SET body = ? {where}", (unnamed, dev, t_ns))
 
 
 def _anonymous(run: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gputop_train.model import HostSample, UtilSample
+from gputop_train.model import GpuProcess, GpuSample, HostSample, UtilSample
 from gputop_train.store.errors import RecordingError
 from gputop_train.store.reader import RunReader
 from gputop_train.store.recording import export_recording, import_recording
@@ -35,7 +35,7 @@ RUN = {
     "control_socket": "/dev/shm/gputop-1000/3f2a/control.sock",
     "store": "/home/alice/runs/3f2a/run.sqlite",
 }
-SECRETS = ("alice", "node17", GPU, RUN["boot_id"])
+SECRETS = ("alice", "node17", "bobs-job", GPU, RUN["boot_id"])
 
 
 def make_run(directory: Path, seconds: int = 4) -> Path:
@@ -49,6 +49,9 @@ def make_run(directory: Path, seconds: int = 4) -> Path:
         writer.add_steps(steps(seconds * 100, SECOND))
         writer.add_util(UtilSample(t * SECOND, GPU, 50.0) for t in range(1, seconds + 1))
         writer.add_host(HostSample(t * SECOND, 2.0) for t in range(1, seconds + 1))
+        writer.set_meta("devices", [{"uuid": GPU, "index": 0}])
+        stranger = GpuProcess(4711, "bobs-job", 1 << 30)
+        writer.add_gpu([GpuSample(SECOND, GPU, foreign_processes=1, foreign=(stranger,))])
         writer.put_sites([site(1, 9, 9)], t_ns=SECOND)
         writer.put_loaders([loader(ready=1)], t_ns=SECOND)
         writer.put_probe_state(0, {"host": "node17", "cuda": {"uuid": GPU}}, t_ns=SECOND)
@@ -80,6 +83,8 @@ def test_a_recording_shows_the_same_run(run_dir, archive, tmp_path):
         (fed,) = after.loaders()
         assert (fed.file, fed.line, fed.ready) == ("/project/train.py", 41, 1)
         device = after.util()[0].uuid
+        assert (after.gpu()[0].foreign_processes, after.gpu()[0].foreign) == (1, ())
+        assert after.meta("devices") == [{"uuid": device, "index": 0}]
         assert after.probe_states()[0]["cuda"]["uuid"] == device
     assert json.loads((again / "report.json").read_text())["run"]["gpu"] == device
     assert json.loads((again / "exit.json").read_text())["exit_code"] == 0
