@@ -328,7 +328,11 @@ class LiveSource:
         if reader is None or exit_ is not None:
             return None
         lines = self._files.lines(LINES)
-        passes = [one.length for one in reader.loaders() if one.length]
+        # Of a loader without a length a pass may be as long as any bar.
+        feeding = [one.length for one in reader.loaders() if one.feeds_training]
+        passes = [length for length in feeding if length]
+        if len(passes) < len(feeding):
+            passes = []
         return self._progress.observe(self._now_ns() / NS, step.count, lines, passes)
 
     def _now(self, exit_: Mapping[str, Any] | None, reader: RunReader | None) -> int:

@@ -22,6 +22,8 @@ ON_GPU = "cuda-allocator"
 WARM_UP_STEPS = 20
 #: Seconds of readings the growth is taken from, at most: half an hour bounds what a look costs.
 GROWTH_NS = 1800 * NS
+#: The probe's snapshot of a live run is so much newer than what is shown, at most.
+PROBE_NS = 10 * NS
 #: Columns of an out-of-memory error's picture.
 OOM_COLUMNS = 100
 _KINDS = (
@@ -59,8 +61,9 @@ def memory_page(asked: Asked) -> MemoryPageView | None:
     total = _total(on_gpu, state, card, hosts)
     told = next((s for s in reversed(mine) if s.reserved is not None), newest)
     held, held_step, partial = _held(state.get("held"), held_ns)
-    counters = _mapping(state.get("memory"))
-    oom = _mapping(state.get("oom"))
+    # The probe's words are the newest: of an earlier moment they do not tell.
+    oom = _mapping(state.get("oom")) if _said_by(state.get("oom"), now) else {}
+    counters = _mapping(state.get("memory")) if _said_by(state, now + PROBE_NS) else {}
     span = reader.span()
     return MemoryPageView(
         basis=newest.basis,
@@ -84,7 +87,7 @@ def memory_page(asked: Asked) -> MemoryPageView | None:
         ooms=_largest([counters.get("ooms"), oom.get("count"), *(s.ooms for s in mine)]),
         growth=_growth(asked, rank, mine, _free(on_gpu, total, newest, told, card, hosts), total),
         host=host,
-        oom=tuple(oom_lines(state.get("oom"), span[0] if span else None, OOM_COLUMNS, size=size)),
+        oom=tuple(oom_lines(oom, span[0] if span else None, OOM_COLUMNS, size=size)),
         used_history=_values([(s.t_ns, s.memory_used) for s in gpu], axis),
         reserved_history=_values([(s.t_ns, s.reserved) for s in mine], axis),
         allocated_history=_values([(s.t_ns, s.allocated) for s in mine], axis),
@@ -181,10 +184,15 @@ def _ruled_out(asked: Asked, samples: Sequence[MemorySample]) -> str:
     return ""
 
 
+def _said_by(value: Any, now: int) -> bool:
+    """Whether what carries a time is of that time or earlier."""
+    t_ns = _mapping(value).get("t_ns")
+    return not isinstance(t_ns, int) or t_ns <= now
+
+
 def _held(value: Any, now: int) -> tuple[tuple[tuple[str, int], ...], int | None, bool]:
     held = _mapping(value)
-    t_ns = held.get("t_ns")
-    if not held or (isinstance(t_ns, int) and t_ns > now):
+    if not held or not _said_by(held, now):
         return (), None, False
     kinds = [(words, held[name]) for name, words in _KINDS if isinstance(held.get(name), int)]
     step = held.get("step")
