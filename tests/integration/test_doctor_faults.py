@@ -121,6 +121,16 @@ def test_a_cuda_package_torch_did_not_ask_for(bare, environ, tmp_path):
     assert "nvidia-nccl-cu12 is 2.21.5 and torch asks for 2.27.5" in found.found
 
 
+def test_a_library_of_cuda_from_elsewhere_than_its_package(bare, environ, tmp_path):
+    other = tmp_path / "libcudnn.so.8"
+    other.write_bytes(b"x" * 4096)
+    maps = f"import mmap; _f = open({str(other)!r}, 'rb')\n_m = mmap.mmap(_f.fileno(), 0, prot=1)"
+    place = stub_torch(tmp_path / "site", first=maps)
+    installed(place, "nvidia-cudnn-cu12", "9.10.2.21")
+    found = examined(bare, with_torch(environ, place))["cuda-loaded"]
+    assert (found.level, str(other) in found.found) == ("note", True)
+
+
 def test_an_import_of_torch_that_hangs(bare, environ, tmp_path):
     place = stub_torch(tmp_path, first="import time; time.sleep(3600)")
     checks = examined(bare, with_torch(environ, place), nvml=Driver(free_card()), limit_s=2)
@@ -481,3 +491,32 @@ def test_the_interpreter_of_these_tests_is_told_right(environ):
     assert checks["probe-entry"]["level"] == "ok"
     assert result.stderr == ""
     assert result.returncode == int("fail" in {check["level"] for check in checks.values()})
+
+
+def test_modules_of_the_standard_library_in_the_way_are_named(bare, environ, tmp_path):
+    for name in ("json", "re", "email"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('not that module')\n")
+    found = examined(bare, {**environ, "PYTHONPATH": str(tmp_path)})
+    assert found["python"].level == "ok"
+    assert (found["python-path"].level, "2 more" in found["python-path"].found) == ("warn", True)
+
+
+def test_an_interrupt_leaves_nothing_behind(bare, environ, tmp_path):
+    mark = tmp_path / "pid"
+    hang = f"import os, time; open({str(mark)!r}, 'w').write(str(os.getpid())); time.sleep(3600)"
+    given = {**environ, "PYTHONPATH": f"{stub_torch(tmp_path, first=hang)}:{REPOSITORY}"}
+    command = [*COMMAND, "--python", bare]
+    with subprocess.Popen(command, env=given, stdout=subprocess.PIPE) as process:
+        assert until(lambda: mark.exists() and mark.read_text())
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    assert until(lambda: not os.path.exists(f"/proc/{mark.read_text()}"))
+
+
+def until(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.02)
+    return True

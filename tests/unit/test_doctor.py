@@ -237,7 +237,9 @@ def test_a_card_on_the_bus_and_no_driver():
     gpus = Gpus(failure=(12, "There is no NVIDIA driver; install one."), on_pci=2)
     assert of_torch(gpus=gpus)["nvml"].level == "fail"
     assert of_torch(gpus=gpus, cuda=None)["nvml"].level == "warn"
-    assert of_torch(gpus=replace(gpus, on_pci=0), cuda=None)["nvml"].level == "ok"
+    assert of_torch(gpus=replace(gpus, on_pci=None))["nvml"].level == "unchecked"
+    none = of_torch(gpus=replace(gpus, on_pci=0))
+    assert (none["nvml"].level, none["torch-driver"].level) == ("ok", "ok")
 
 
 def test_a_driver_that_hangs_is_left_after_its_time():

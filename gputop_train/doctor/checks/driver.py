@@ -68,9 +68,10 @@ def _failure(facts: Facts, code: int | None, why: str) -> tuple[Level, str, str 
     gpus = facts.gpus
     if code not in (_NOT_LOADED, _NO_LIBRARY):
         return "fail", found, remedy
+    if gpus.on_pci is None:
+        return "unchecked", f"{found[:-1]}, and no PCI bus to see a card on.", None
     if not gpus.on_pci:
-        known = "there is no NVIDIA card" if gpus.on_pci == 0 else "no PCI bus to look at"
-        return "ok", f"none; {known}", None
+        return "ok", "none; there is no NVIDIA card", None
     there = f"The PCI bus has {plural(gpus.on_pci, 'NVIDIA card')} and no driver answers here."
     wants = facts.interpreter.torch_facts.get("cuda") is not None
     if facts.host.container:

@@ -290,9 +290,9 @@ def _sampler(host: Host) -> Check:
         "py-spy",
         "py-spy",
         "note",
-        "py-spy is not installed: the stack of a process that hangs, or was started without us, "
-        "cannot be looked at from outside.",
-        "pip install py-spy, in any environment on PATH, if you want that.",
+        "py-spy is not installed: attach PID to a process that was started without us then sees "
+        "none of its stacks.",
+        "pip install py-spy, into our environment or any on PATH, if you want that.",
         values,
     )
 

@@ -96,7 +96,7 @@ def _path(python: Interpreter) -> Check:
         more = f" and {len(shadows) - 1} more" if len(shadows) > 1 else ""
         return check(
             "warn",
-            f"PYTHONPATH puts {shadows[0]}{more} in place of the standard library's module.",
+            f"{shadows[0]}{more} stands in place of a module of the standard library.",
             "Rename it, or take its directory out of PYTHONPATH.",
         )
     given = [str(place) for place in about.get("path_given") or ()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
 
 from gputop_train.doctor.facts import Facts
 from gputop_train.doctor.findings import Check, Level
@@ -26,6 +27,7 @@ def checks(facts: Facts) -> Iterator[Check]:
     }
     if cuda:
         yield _judge(dists, pins(about.facts.get("requires") if about else None), cuda)
+        yield from _loaded(facts)
 
 
 def pins(requires: Sequence[str] | None) -> dict[str, str]:
@@ -90,6 +92,31 @@ def _judge(dists: Mapping[str, str], pinned: Mapping[str, str], cuda: Mapping[st
     if "torch" in dists and not pinned:
         return check("ok", f"{len(cuda)} installed; torch's metadata pins none of them")
     return check("ok", f"{len(cuda)} installed, as torch pins them")
+
+
+def _loaded(facts: Facts) -> Iterator[Check]:
+    """Which files the loader really took, where packages hold the same libraries.
+
+    A directory of LD_LIBRARY_PATH comes before those that a wheel names as its own (ld.so(8)).
+    """
+    told = facts.interpreter.torch_facts
+    libraries, torch = told.get("libraries"), told.get("file")
+    if not libraries or not torch:
+        return
+    site = str(PurePath(str(torch)).parent.parent)
+    outside = [path for path in libraries if not path.startswith(f"{site}/")]
+    values = {"loaded": libraries, "LD_LIBRARY_PATH": facts.environ.get("LD_LIBRARY_PATH")}
+    if outside:
+        yield Check(
+            "cuda-loaded",
+            "CUDA libraries",
+            "note",
+            f"torch runs with {shown(outside[0])}, not with the one of the installed package.",
+            "If CUDA calls fail, unset LD_LIBRARY_PATH, or take that directory out of it.",
+            values,
+        )
+    else:
+        yield Check("cuda-loaded", "CUDA libraries", "ok", "the packages' own", None, values)
 
 
 def _in_two_majors(cuda: Mapping[str, str]) -> list[list[str]]:

@@ -76,8 +76,7 @@ def _screen(facts: Facts) -> Check:
     if not terminal.is_terminal:
         return check(
             "unchecked",
-            "Whether the screen can be shown was not checked: this is not a terminal.",
-            "Run doctor in the terminal that is to show it.",
+            "The screen was not checked: this is not a terminal.",
         )
     if terminal.reason is not None:
         return check(

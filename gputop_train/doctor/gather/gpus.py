@@ -85,16 +85,12 @@ def _card(api: NvmlApi, each: Found, found: tuple[Found, ...]) -> Card:
     reader = CardReader(api, device.uuid, handle, card)
     try:
         listed = reader.processes()
-        memory = api.maybe("nvmlDeviceGetMemoryInfo", handle)
+        reading = reader.read(0, (None, None))
         capability = api.maybe("nvmlDeviceGetCudaComputeCapability", card)
         remapped = api.maybe("nvmlDeviceGetRemappedRows", card)
         retired = api.maybe("nvmlDeviceGetRetiredPagesPendingStatus", card)
         gpm = api.maybe("nvmlGpmQueryDeviceSupport", card)
         persistence = api.maybe("nvmlDeviceGetPersistenceMode", card)
-        throttle = api.maybe(
-            ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"),
-            card,
-        )
         errors = api.maybe("nvmlDeviceGetTotalEccErrors", card, _UNCORRECTED, _VOLATILE)
         mode = api.maybe("nvmlDeviceGetComputeMode", card)
     except NvmlFailure as failure:
@@ -108,10 +104,10 @@ def _card(api: NvmlApi, each: Found, found: tuple[Found, ...]) -> Card:
         mig=any(other.device.parent_uuid == device.uuid for other in found)
         or bool((api.maybe("nvmlDeviceGetMigMode", card) or (0,))[0]),
         persistence=None if persistence is None else bool(persistence),
-        memory_used=None if memory is None else int(memory.used),
-        memory_total=None if memory is None else int(memory.total),
+        memory_used=reading.memory_used,
+        memory_total=reading.memory_total,
         processes=None if listed is None else tuple(listed),
-        throttle=None if throttle is None else int(throttle),
+        throttle=reading.throttle_reasons,
         repair_pending=any(pending) if pending else None,
         ecc_errors=None if errors is None else int(errors),
         gpm=None if gpm is None else bool(gpm.isSupportedDevice),

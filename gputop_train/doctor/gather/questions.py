@@ -1,16 +1,21 @@
 """What the script's interpreter is asked, in its own words: code that runs there, not here.
 
 Each must parse in Python 2.7 and later, so that an old interpreter can say that it is one. Answers
-are JSON objects, one a line, on a descriptor of their own: what an environment prints at its start
-does not mix with them, and what was said before a crash or a hang is kept.
+are Python literals, one a line, on a descriptor of their own: what an environment prints at its
+start does not mix with them, and what was said before a crash or a hang is kept. No module is
+imported for that, since any of them may be what stands in the way.
 """
 
 from __future__ import annotations
 
 _SAY = """
-import json, os, sys
+import os, sys
+try:
+    ascii
+except NameError:
+    ascii = repr
 def say(**facts):
-    os.write(int(sys.argv[1]), (json.dumps(facts) + "\\n").encode("ascii", "replace"))
+    os.write(int(sys.argv[1]), (ascii(facts) + "\\n").encode("ascii", "replace"))
 """
 
 #: Who it is, what is installed; nothing is imported that is not of the standard library.
@@ -24,19 +29,11 @@ say(version=list(sys.version_info[:3]), executable=sys.executable, prefix=sys.pr
     ignore_environment=flag("ignore_environment"), isolated=flag("isolated"),
     no_user_site=flag("no_user_site"),
     encoding=(getattr(sys.stdout, "encoding", None) or "").lower())
-import importlib.util
-def origin(name):
-    try:
-        spec = importlib.util.find_spec(name)
-    except Exception:
-        return None
-    return spec and (spec.origin or "namespace")
-say(torch_origin=origin("torch"), sitecustomize=origin("sitecustomize"),
-    usercustomize=origin("usercustomize"))
-known = getattr(sys, "stdlib_module_names", ())
+known = set(getattr(sys, "stdlib_module_names", ())) - {"test"}
 given = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
 shadows = []
-for place in given:
+here = [] if flag("isolated") or flag("safe_path") else ["."]
+for place in here + ([] if flag("ignore_environment") else given):
     try:
         names = os.listdir(place)
     except OSError:
@@ -47,6 +44,15 @@ for place in given:
         if module and stem in known and len(shadows) < 8:
             shadows.append(os.path.join(place, name))
 say(path_given=given, path_absent=[p for p in given if not os.path.exists(p)], shadows=shadows)
+import importlib.util
+def origin(name):
+    try:
+        spec = importlib.util.find_spec(name)
+    except Exception:
+        return None
+    return spec and (spec.origin or "namespace")
+say(torch_origin=origin("torch"), sitecustomize=origin("sitecustomize"),
+    usercustomize=origin("usercustomize"))
 import importlib.metadata, re
 dists, requires = {}, None
 for dist in importlib.metadata.distributions():
@@ -85,6 +91,16 @@ try:
     threads = torch.get_num_threads()
 except Exception:
     threads = None
+libraries = set()
+try:
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            path = line.rstrip("\n").partition("/")[2]
+            if path.rpartition("/")[2].startswith(("libcudnn.so", "libcublas.so", "libnccl.so")):
+                libraries.add("/" + path)
+except Exception:
+    libraries = None
+say(libraries=libraries and sorted(libraries)[:16])
 say(threads=threads, stage="ask CUDA")
 try:
     available = bool(torch.cuda.is_available())
