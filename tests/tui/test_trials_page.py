@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from gputop_train.trial import words as trial_words
 from gputop_train.tui.gather.trials import trials_view
 from gputop_train.tui.paint import ASCII, UNICODE
 from gputop_train.tui.screens.trial import Trial
 from gputop_train.tui.snapshot import Snapshot, View
 from gputop_train.tui.views.trials import TrialsView
+from gputop_train.tui.widgets import trials as list_words
 from gputop_train.tui.widgets.trials import TrialsState, result, trials_rows
 
 from . import trials
@@ -170,3 +172,9 @@ def test_the_trials_page_looks_as_agreed(
     )
     columns, rows = map(int, size.split("x"))
     assert snap_compare(app, terminal_size=(columns, rows), run_before=open_it)
+
+
+@pytest.mark.parametrize("value", [0.5, 1.0, 2.394, 9.994, 9.996, 12.34])
+def test_speed_ups_are_written_as_the_trial_itself_writes_them(value: float) -> None:
+    assert list_words.factor(value) == trial_words.factor(value)
+    assert list_words.between((value, 2 * value)) == trial_words.between((value, 2 * value))

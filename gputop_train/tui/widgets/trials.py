@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gputop_train.trial.words import between, factor
 from gputop_train.tui.paint import Glyphs, Row, Span, clip, fit, wrap
 from gputop_train.tui.text import wall_time
 from gputop_train.tui.views.trials import TrialSeen, TrialsView
@@ -139,6 +138,20 @@ def _detail(trial: TrialSeen, width: int, height: int, glyphs: Glyphs) -> list[R
             lead = f" {label if not number else '':<7} "
             rows.append(fit([(lead, "muted"), (line, "text")], width, glyphs))
     return rows[:height]
+
+
+def factor(value: float) -> str:
+    """A speed-up with as many digits as a trial can tell, in the words of `trial.words`.
+
+    Whose module takes a tenth of a second to import, which the first picture would wait for.
+    """
+    return f"{value:.2f}x" if value < 9.995 else f"{value:.1f}x"
+
+
+def between(interval: tuple[float, float]) -> str:
+    """``2.41 to 2.83``."""
+    low, high = (factor(end)[:-1] for end in interval)
+    return f"{low} to {high}"
 
 
 class TrialsBoard(Board):
