@@ -165,6 +165,12 @@ def test_nothing_measured_is_never_a_number_and_never_well():
     assert checks["torch-driver"].level == checks["torch-arch"].level == "unchecked"
 
 
+def test_an_old_python_is_told_and_not_asked_for_more():
+    python = replace(SOUND.interpreter, about=Asked({**ABOUT, "version": [3, 8, 18]}))
+    checks = found(replace(SOUND, interpreter=python))
+    assert (checks["python"].level, "probe-entry" in checks) == ("fail", False)
+
+
 # -- torch
 
 

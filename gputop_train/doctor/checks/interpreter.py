@@ -18,7 +18,7 @@ def checks(facts: Facts) -> Iterator[Check]:
     """Judge the interpreter."""
     python = facts.interpreter
     yield _python(python)
-    if python.version is None:
+    if python.version is None or python.version < OLDEST_PYTHON:
         return
     yield _entry(python)
     yield _path(python)

@@ -53,7 +53,7 @@ def _encoding(facts: Facts) -> Iterator[Check]:
     elif encoding:
         yield Check("encoding", title, "ok", f"{encoding}, locale {shown(locale)}", None, values)
     else:
-        found = "The encoding of the script's output is not known: there is no Python to ask."
+        found = "The encoding of the script's output is not known: no Python told it."
         yield Check("encoding", title, "unchecked", found, None, values)
 
 
