@@ -55,7 +55,12 @@ def test_a_run_is_listed_reported_and_recorded_as_it_was_launched(here: World) -
 
 
 def test_a_run_that_does_not_exist_is_said_in_one_line(here: World) -> None:
-    for words in (("report", "nosuch"), ("attach", "nosuch"), ("attach", "--no-tui"), ("replay", "nosuch")):
+    for words in (
+        ("report", "nosuch"),
+        ("attach", "nosuch"),
+        ("attach", "--no-tui"),
+        ("replay", "nosuch"),
+    ):
         code, told, said = command(here, *words, "--run-root", str(here.root))
         assert code != 0
         assert told == b""

@@ -28,6 +28,7 @@ from gputop_train.model import Diagnosis
 #: How often the processes and GPUs are read, and how often plain lines tell how it stands.
 _LOOK_S, _TELL_S = 1.0, 10.0
 _JOIN_S = 5.0
+_MAX_FAILURES = 3
 #: So much of a piece in imports is a script that still starts.
 _STARTING = 0.1
 
@@ -82,15 +83,26 @@ class Session:
             sampler.join(_JOIN_S)
             self._around.look()
             self._around.close()
-        if self._refused is not None:
+        if self._refused is not None and not self._seen.samples:
             raise self._refused
 
     def _sample(self) -> None:
+        failures = 0
         try:
-            while (piece := self._spy.take()) is not None:
+            while True:
+                try:
+                    piece = self._spy.take()
+                except Refused as refused:
+                    # What could be read once can be read again, unless it goes on failing.
+                    failures += 1
+                    if not self._seen.samples or failures >= _MAX_FAILURES:
+                        self._refused = refused
+                        return
+                    continue
+                if piece is None:
+                    return
+                failures = 0
                 self._add(piece)
-        except Refused as refused:
-            self._refused = refused
         finally:
             self._done.set()
 
@@ -116,7 +128,9 @@ class Session:
         seen.seconds = time.monotonic() - self._began
         seen.workers, seen.cards = around.workers(), around.cards()
         seen.trainer_cpu, seen.cores_free = around.trainer_cpu(), around.cores_free()
-        seen.missing = around.missing
+        seen.missing = dict(around.missing)
+        if self._refused is not None:
+            seen.missing["stacks"] = str(self._refused)
         return seen
 
     def judged(self) -> tuple[Observed, Diagnosis]:
@@ -210,6 +224,8 @@ def attach(
     voice.lines(facts.summary(report, width, ascii_only=ascii_only))
     if json_path is not None:
         ending.deliver(report, json_path, voice)
+    if "stacks" in seen.missing and not ended:
+        voice.say(seen.missing["stacks"])
     voice.say(f"Process {target.pid} has ended." if ended else "Left; training goes on.")
     return 1 if ended and not seen.samples else 0
 

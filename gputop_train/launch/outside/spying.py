@@ -14,10 +14,13 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gputop_train.collect.procfs import read_text
+from gputop_train.launch import identity
 from gputop_train.launch.outside.target import LIST, Refused, why_not
 
 #: Samples a second, and seconds of one piece.
@@ -25,6 +28,8 @@ RATE_HZ = 20
 PIECE_S = 2
 #: What py-spy gets to write down a piece that is cut short.
 _GRACE_S = 2.0
+#: How long a process may be seen that ends: large memory takes a while to be freed.
+_ENDING_S = 0.5
 _THREAD = re.compile(r"thread \((0x[0-9A-Fa-f]+|\d+)\)(?:: (.*))?\Z")
 _FRAME = re.compile(r"(.+?) \((.*?)(?::(\d+))?\)\Z")
 _ERRORS = re.compile(r"Errors: (\d+)")
@@ -133,7 +138,7 @@ class Spy:
             running = self._running = self._start(command)
         out, err = running.communicate()
         if running.returncode != 0:
-            if self._closed or not Path(f"/proc/{self._pid}").exists():
+            if self._closed or self._has_ended():
                 return None
             raise Refused(_in_words(err, self._pid))
         errors = _ERRORS.search(err) or _ERRORS.search(out)
@@ -151,6 +156,15 @@ class Spy:
             running.wait(_GRACE_S)
         except subprocess.TimeoutExpired:
             running.kill()
+
+    def _has_ended(self) -> bool:
+        """Whether the process is gone, or goes within the moment its end takes."""
+        deadline = time.monotonic() + _ENDING_S
+        while identity.is_running(self._pid) and read_text(f"/proc/{self._pid}/maps"):
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.05)
+        return True
 
     @staticmethod
     def _start(command: list[str]) -> subprocess.Popen[str]:

@@ -134,7 +134,7 @@ def refuse_without_right(pid: int) -> None:
 
 def why_not(pid: int) -> str:
     """Why the stacks of a process may not be read, and what to do."""
-    owner = _owner(pid)
+    owner = owner_of(pid)
     if owner is not None and owner != os.geteuid() and os.geteuid() != 0:
         name = _user_name(owner)
         return (
@@ -202,17 +202,15 @@ def _again(pid: int) -> str:
     return f"{full if Path(full).exists() else own} attach {pid}"
 
 
-def _owner(pid: int) -> int | None:
-    """Real user of a process: the directory belongs to root once it cannot be dumped."""
+def owner_of(pid: int) -> int | None:
+    """The real user id of a process; ``None`` when it is gone.
+
+    The directory's owner is no answer: it is root's once the process cannot be dumped.
+    """
     for line in (read_text(f"/proc/{pid}/status") or "").splitlines():
         if line.startswith("Uid:"):
             return int(line.split()[1])
     return None
-
-
-def owner_of(pid: int) -> int | None:
-    """The real user id of a process; ``None`` when it is gone."""
-    return _owner(pid)
 
 
 def _user_name(uid: int) -> str:

@@ -1,0 +1,228 @@
+"""What is made of stacks that were read from outside, and what is never claimed from them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from gputop_train.launch.outside import judging, spying, stacks, target
+from gputop_train.launch.outside.observed import Card, Observed, Worker, loader_built
+from gputop_train.launch.outside.spying import Frame, Refused, Thread
+from gputop_train.launch.outside.stacks import Place, Sight
+
+TORCH = "/env/lib/python3.10/site-packages/torch"
+MAIN = Thread("7", "MainThread", True)
+SCRIPT = """\
+import torch
+def validate(model): return model(1)
+def train(loader, model):
+    for batch in tqdm(loader):
+        loss = model(batch)
+        loss.backward()
+        optimizer.step()
+loader = make_loader(4)
+train(loader, model)
+validate(model)
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return str(path)
+
+
+def stack(script, *calls):
+    """``train:6`` is a call of the script's; anything else a file of torch and a function."""
+    frames = [Frame(script, "<module>", 9)]
+    for call in calls:
+        file, _, rest = call.partition("|")
+        if rest:
+            frames.append(Frame(f"{TORCH}/{file}", rest, 1))
+        else:
+            function, line = call.split(":")
+            frames.append(Frame(script, function, int(line)))
+    return MAIN, tuple(frames)
+
+
+def seen_in(script):
+    """One sample of each part of a step, of an evaluation and of a wait, in Python 3.10."""
+    call = "nn/modules/module.py|_call_impl"
+    return {
+        "backward": stack(
+            script, "train:6", "_tensor.py|backward", "autograd/__init__.py|backward"
+        ),
+        "optimizer": stack(script, "train:7", "optim/sgd.py|step"),
+        "forward": stack(script, "train:5", call),
+        "data_wait": stack(script, "train:4", "utils/data/dataloader.py|__next__"),
+        "eval": stack(script, "validate:2", call),
+        "checkpoint": stack(script, "validate:2", "serialization.py|save"),
+    }
+
+
+def test_stacks_are_classed_as_the_probe_classes_frames(script):
+    parts = seen_in(script)
+    sights = stacks.Classifier(on_gpu=False).look(Counter(parts.values()))
+    assert [s.label for s in sights] == list(parts)
+    waiting = sights[list(parts).index("data_wait")]
+    assert waiting.by_loader and not waiting.in_process
+    assert waiting.loop is not None and waiting.loop.line == 4
+    assert waiting.loop.text == "for batch in tqdm(loader):"
+
+
+def test_an_optimizer_that_is_built_and_modules_that_load_are_no_training(script):
+    building = stack(script, "train:5", "optim/sgd.py|__init__", "optim/optimizer.py|_hook")
+    assert stacks.phase_of(building[1]) is None
+    assert stacks.training_thread({building: 3}) is None
+    assert stacks.starts_up((Frame("<frozen importlib._bootstrap>", "_find_and_load", 1),))
+
+
+def test_the_thread_that_trains_is_the_one_looked_at(script):
+    _, frames = seen_in(script)["backward"]
+    other = Thread("9", "trainer", False)
+    idle = (MAIN, (Frame(script, "<module>", 1),))
+    assert stacks.training_thread({idle: 9, (other, frames): 1}) == other
+
+
+def test_a_text_of_py_spys_is_read_and_what_is_no_stack_left_out():
+    text = (
+        "thread (7): MainThread;<module> (/a b/t (1).py:3);C.__next__ (x.py:4) 2\n"
+        "thread (0x7F1): loader;run (threading.py:9);native (<string>) 1\n"
+        "thread (7): MainThread;odd;path.py:3) 1\n"
+        "nonsense\n"
+    )
+    found = spying.parse(text, 7)
+    assert found == {
+        (MAIN, (Frame("/a b/t (1).py", "<module>", 3), Frame("x.py", "__next__", 4))): 2,
+        (
+            Thread("0x7F1", "loader", False),
+            (Frame("threading.py", "run", 9), Frame("<string>", "native", 0)),
+        ): 1,
+    }
+
+
+def test_a_loader_is_found_where_its_file_says_plainly_what_it_is(script, tmp_path):
+    built = loader_built(Place(script, 4, "train", ""))
+    assert built is not None and (built.line, built.text) == (8, "make_loader(...)")
+    twice = tmp_path / "twice.py"
+    twice.write_text("a = f()\na = g()\nfor x in a: pass\n")
+    assert loader_built(Place(str(twice), 3, "<module>", "")) is None
+    assert loader_built(Place(str(tmp_path / "gone.py"), 1, "f", "")) is None
+
+
+def observed(script, labels, *, util=None, workers=(), on_gpu=False, in_process=0, pieces=5):
+    seen = Observed(on_gpu=on_gpu)
+    place = Place(script, 4, "train", "for batch in tqdm(loader):")
+    for _ in range(pieces):
+        seen.add([Sight(k, n, place, place, False, False) for k, n in labels.items()], 0)
+    seen.by_loader = seen.labels["data_wait"]
+    seen.in_process = in_process * pieces
+    seen.workers = workers
+    seen.seconds = 2.0 * pieces
+    if util is not None:
+        seen.cards = (Card("GPU-1", "H200", util, 5, 10, False),)
+    return seen
+
+
+def test_on_a_cpu_the_whole_wait_is_lost_and_confidence_is_never_high(script):
+    found = judging.judge(observed(script, {"data_wait": 30, "backward": 30}, in_process=30))
+    assert found.verdict is not None and found.healthy is False
+    assert (found.verdict.refined, found.verdict.lost_share) == ("main-process-loading", 0.5)
+    assert (found.verdict.severity, found.verdict.confidence) == ("critical", "medium")
+    assert found.verdict.where[0].line == 8
+
+
+def test_busy_workers_are_what_a_wait_is_for(script):
+    workers = (Worker(1, 0.98, 0.0, 0.0), Worker(2, 0.97, 0.0, 0.0))
+    found = judging.judge(observed(script, {"data_wait": 30, "forward": 30}, workers=workers))
+    assert found.verdict is not None and found.verdict.refined == "prep-stall"
+    idle = tuple(Worker(w.pid, 0.2, 0.9, 5e7) for w in workers)
+    found = judging.judge(observed(script, {"data_wait": 30, "forward": 30}, workers=idle))
+    assert found.verdict is not None and found.verdict.refined is None
+    assert "wait for storage" in found.verdict.advice[0].text
+
+
+def test_beside_a_gpu_only_what_it_cannot_have_worked_through_is_lost(script):
+    parts = {"data_wait": 64, "forward": 36}
+    found = judging.judge(observed(script, parts, util=34.0, on_gpu=True))
+    assert found.verdict is not None and found.verdict.lost_share == pytest.approx(0.30)
+    assert "at least 30%" in found.verdict.summary
+    for util in (95.0, None):
+        found = judging.judge(observed(script, parts, util=util, on_gpu=True))
+        assert (found.status, found.healthy) == ("abstained", None)
+        assert {a.id for a in found.abstained} == {"input-bound", "launch-bound"}
+
+
+def test_reads_block_only_where_there_is_a_gpu(script):
+    parts = {"sync": 60, "forward": 40}
+    assert judging.judge(observed(script, parts)).verdict is None
+    found = judging.judge(observed(script, parts, util=20.0, on_gpu=True)).verdict
+    assert found is not None and (found.id, found.confidence) == ("host-sync-stall", "low")
+
+
+def test_one_save_is_no_pattern(script):
+    seen = observed(script, {"forward": 40})
+    place = Place(script, 7, "train", "torch.save(...)")
+    seen.add([Sight("checkpoint", 40, place, None, False, False)], 0)
+    found = judging.judge(seen)
+    assert found.verdict is None
+    assert [a.id for a in found.abstained] == ["checkpoint-stall"]
+
+
+def test_nothing_is_healthy_from_outside_and_little_is_too_early(script):
+    found = judging.judge(observed(script, {"forward": 50, "backward": 50}))
+    assert (found.status, found.healthy, found.verdict) == ("abstained", None, None)
+    assert judging.judge(observed(script, {"forward": 5})).status == "too-early"
+    assert judging.judge(Observed(on_gpu=False)).status == "no-steps"
+
+
+def test_code_that_may_be_a_loss_is_not_judged_on_a_cpu(script):
+    def with_code(function, text):
+        seen = observed(script, {"forward": 30})
+        place = Place(script, 3, function, text)
+        seen.add([Sight("other", 150, place, None, False, False)], 0)
+        return judging.judge(seen)
+
+    assert with_code("contrastive_loss", "x = a - b").verdict is None
+    found = with_code("update_metrics", "h = np.histogram(x)").verdict
+    assert found is not None and found.id == "host-compute"
+
+
+@pytest.mark.parametrize(
+    ("scope", "container", "capable", "owner", "words"),
+    [
+        (0, False, False, 4242, ("belongs to #4242", "sudo -u #4242")),
+        (1, False, False, 7, ("its parents only", "sysctl kernel.yama.ptrace_scope=0", "sudo ")),
+        (2, False, False, 7, ("root only", "sudo ")),
+        (3, False, True, 7, ("ptrace_scope=3", "gputop-train train.py")),
+        (0, True, False, 7, ("--cap-add SYS_PTRACE", "attach from the host")),
+        (0, False, False, 7, ("changed user", "sudo ")),
+        (None, True, True, 7, ("seccomp=unconfined",)),
+    ],
+)
+def test_each_way_of_being_shielded_has_its_own_words(
+    monkeypatch, scope, container, capable, owner, words
+):
+    # Yama and seccomp cannot be had here: what the kernel says of them stands in.
+    monkeypatch.setattr(target, "read_int", lambda path: scope)
+    monkeypatch.setattr(target, "_in_container", lambda: container)
+    monkeypatch.setattr(target, "_has_capability", lambda: capable)
+    monkeypatch.setattr(target, "owner_of", lambda pid: owner)
+    monkeypatch.setattr(target.os, "geteuid", lambda: 7)
+    said = target.why_not(99)
+    assert all(word in said for word in words), said
+
+
+def test_what_py_spy_says_is_put_into_words():
+    told = spying._in_words("Error: Failed to find python version from target process\n", 3)
+    assert "does not know the interpreter" in told and "gputop-train train.py" in told
+    assert "gputop-train attach" in spying._in_words("Error: something odd.\n", 3)
+
+
+def test_without_py_spy_the_command_that_installs_it_is_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(spying.sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Refused, match="pip install"):
+        spying.find()
