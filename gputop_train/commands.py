@@ -73,7 +73,7 @@ def opened(run: str, run_root: str | None) -> Iterator[Path]:
 
 @click.command()
 @click.argument(
-    "run", metavar="[RUN, TRIAL, PID or auto]", required=False, shell_complete=completed_by("runs")
+    "run", metavar="[RUN, TRIAL, PID or auto]", required=False, shell_complete=completed_by("jobs")
 )
 @click.option(
     "--duration", type=click.FloatRange(min=0), metavar="S", help="Leave after S seconds."

@@ -164,6 +164,15 @@ def runs(ctx: click.Context, _param: click.Parameter, incomplete: str) -> Items:
     return found or _files(incomplete)
 
 
+def jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
+    """What ``attach`` takes: runs, trials by id, or whatever trains."""
+    root = _root(ctx.params.get("run_root"))
+    trials = [] if root is None else list(_known(root / "trials", "trial.json"))
+    found = [item for item in runs(ctx, param, incomplete) if item.type == "plain"]
+    found += [item for item in trials if _begins(item, incomplete)]
+    return found + [CompletionItem("auto")] if "auto".startswith(incomplete) else found
+
+
 def _begins(item: CompletionItem[str], incomplete: str) -> bool:
     return item.value.startswith(incomplete)
 
@@ -176,14 +185,14 @@ def _root(given: str | None) -> Path | None:
         return None
 
 
-def _known(root: Path) -> Iterable[CompletionItem[str]]:
+def _known(root: Path, record: str = "run.json") -> Iterable[CompletionItem[str]]:
     try:
         with os.scandir(root) as entries:
             places = [(entry.stat().st_mtime, entry.path) for entry in entries if entry.is_dir()]
     except OSError:
         return
     for _, place in sorted(places, reverse=True)[:_MOST_RUNS]:
-        run = _run(Path(place) / "run.json")
+        run = _read(Path(place) / record)
         if run is None:
             continue
         # Newlines and the like would be words of their own to the shell.
@@ -194,7 +203,7 @@ def _known(root: Path) -> Iterable[CompletionItem[str]]:
             yield CompletionItem(name, help=_printable(script))
 
 
-def _run(place: Path) -> dict[str, Any] | None:
+def _read(place: Path) -> dict[str, Any] | None:
     try:
         with place.open("rb") as stream:
             found = json.loads(stream.read(_MAX_BYTES))

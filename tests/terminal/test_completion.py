@@ -28,7 +28,7 @@ STARTS = {
 }
 LOADS = {
     "bash": "PS1='ready> '; source <(gputop-train completion bash)",
-    "zsh": "PS1='ready> '; autoload -U compinit; compinit -u -D; source =(gputop-train completion zsh)",
+    "zsh": "PS1='ready> '; autoload -U compinit; compinit -u -D; source <(gputop-train completion zsh)",
     "fish": "function fish_prompt; echo 'ready> '; end; gputop-train completion fish | source",
 }
 
@@ -126,6 +126,18 @@ def test_every_diagnosis_is_offered_without_loading_one() -> None:
     assert words("explain", "") == {rule.id for rule in all_rules()}
 
 
+def test_attach_takes_trials_too_and_replay_does_not(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUTOP_RUN_ROOT", str(folder / "runs"))
+    trial = folder / "runs" / "trials" / "t1a2b3c"
+    trial.mkdir(parents=True)
+    (trial / "trial.json").write_text('{"id": "t1a2b3c", "script": "train.py"}')
+    assert words("attach", "t") == {"t1a2b3c"}
+    assert words("attach", "") == {"t1a2b3c", "3f2a9c", "baseline-a", "auto"}
+    assert words("replay", "t") == {"<file>"}
+
+
 def test_what_is_no_run_may_be_a_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUTOP_RUN_ROOT", str(tmp_path))
     assert words("replay", "rec") == {"<file>"}
@@ -143,7 +155,7 @@ def test_damaged_runs_and_hostile_names_offer_nothing(
         run = tmp_path / f"{number}aaaaa"
         run.mkdir()
         (run / "run.json").write_text(content)
-    assert words("attach", "") == {"2aaaaa", "3aaaaa"}
+    assert words("attach", "") == {"2aaaaa", "3aaaaa", "auto"}
 
 
 def test_a_tab_loads_nothing_heavy() -> None:
