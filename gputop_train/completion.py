@@ -170,7 +170,7 @@ def jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
     trials = [] if root is None else list(_known(root / "trials", "trial.json"))
     found = [item for item in runs(ctx, param, incomplete) if item.type == "plain"]
     found += [item for item in trials if _begins(item, incomplete)]
-    return found + [CompletionItem("auto")] if "auto".startswith(incomplete) else found
+    return [*found, CompletionItem("auto")] if "auto".startswith(incomplete) else found
 
 
 def _begins(item: CompletionItem[str], incomplete: str) -> bool:
