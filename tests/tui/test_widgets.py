@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 
-from gputop_train.model import Abstention, Diagnosis, Gain, Where
+from gputop_train.model import Abstention, Diagnosis, Evidence, Gain, Where
 from gputop_train.tui.layout import TINY_ROWS, plan
 from gputop_train.tui.paint import ASCII, UNICODE, Glyphs, Row, fit
 from gputop_train.tui.snapshot import Lane, LoaderView, Mark, Snapshot, StepView, View
@@ -206,6 +206,17 @@ def test_a_leak_shows_its_pace_its_end_and_its_course_on_the_charts_axis() -> No
     narrow = read(memory_rows(STATES["leaking"](view(80)), 80, 2, UNICODE)).split("\n")[0]
     assert "full in 48s" in narrow
     assert "of 139.8 GiB" in narrow
+
+
+@pytest.mark.parametrize(("value", "unit", "said"), [(25.0, "min", "25m00s"), (3.5, "h", "3h30m")])
+def test_the_time_until_memory_runs_out_keeps_its_unit(value: float, unit: str, said: str) -> None:
+    snap = STATES["leaking"](view())
+    assert snap.diagnosis is not None and snap.diagnosis.verdict is not None
+    left = Evidence("time until memory runs out", value, unit)
+    grown = snap.diagnosis.verdict.evidence[0]
+    leak = replace(snap.diagnosis.verdict, evidence=(grown, left))
+    snap = replace(snap, diagnosis=replace(snap.diagnosis, verdict=leak))
+    assert f"full in {said}" in read(memory_rows(snap, 160, 1, UNICODE))
 
 
 def test_waits_the_gpu_never_felt_are_explained_on_a_healthy_card() -> None:

@@ -14,6 +14,8 @@ from gputop_train.tui.widgets.timechart import GUTTER, MARGIN, plot_columns
 
 #: A shorter bar tells nothing.
 MIN_BAR = 8
+#: Units of a time in evidence.
+_SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
 def memory_rows(snap: Snapshot, width: int, height: int, glyphs: Glyphs) -> list[Row]:
@@ -64,8 +66,9 @@ def _growth(snap: Snapshot) -> str:
     for item in finding.evidence:
         if item.what.startswith("growth of the low-water marks"):
             words.append("+" + quantity(item))
-        elif item.what.startswith("time until memory") and isinstance(item.value, (int, float)):
-            words.append(f"full in {duration(item.value)}")
+        elif item.what.startswith("time until memory") and item.unit in _SECONDS:
+            if isinstance(item.value, (int, float)):
+                words.append(f"full in {duration(item.value * _SECONDS[item.unit])}")
     return ", ".join(words)
 
 
