@@ -64,11 +64,12 @@ def _growth(snap: Snapshot) -> str:
         return ""
     words = []
     for item in finding.evidence:
+        number = item.value if isinstance(item.value, (int, float)) else None
         if item.what.startswith("growth of the low-water marks"):
             words.append("+" + quantity(item))
-        elif item.what.startswith("time until memory") and item.unit in _SECONDS:
-            if isinstance(item.value, (int, float)):
-                words.append(f"full in {duration(item.value * _SECONDS[item.unit])}")
+        elif item.what.startswith("time until memory") and number is not None:
+            scale = _SECONDS.get(item.unit)
+            words += [f"full in {duration(number * scale)}"] if scale is not None else []
     return ", ".join(words)
 
 
