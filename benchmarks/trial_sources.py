@@ -1,10 +1,10 @@
 """`gputop-train trial --what-if replay_batch` where batches come from no DataLoader.
 
-    python benchmarks/trial_sources.py [--max-minutes M] [--out FILE]
+    python benchmarks/trial_sources.py [--max-minutes M] [--only WORDS] [--out FILE]
 
 Four scripts of the usual kinds: a slow `get_batch(split)`, a slow generator, a queue that a slow
-thread fills, and a `get_batch` that is quick beside its model. Shown: that the first three are
-found guilty and the last is acquitted. Needs a quiet machine.
+thread fills, and a `get_batch` that is quick beside its step, which waits as for a device. Shown:
+that the first three are found guilty and the last is acquitted. Needs a quiet machine.
 """
 
 from __future__ import annotations
@@ -70,12 +70,13 @@ def estimate_loss():
     model.train()
 
 
-model, optimizer = build({width})
+model, optimizer = build(64)
 x, y = get_batch("train")
 for step in range(100_000):
     if step % 500 == 0:
         estimate_loss()
     train_step(model, optimizer, x, y)
+    time.sleep({waits})
     x, y = get_batch("train")
 """
 
@@ -111,10 +112,10 @@ while True:
 """
 
 SCRIPTS = {
-    "a slow get_batch(split)": (COMMON + FUNCTION.format(times=60, width=64), "confirmed"),
+    "a slow get_batch(split)": (COMMON + FUNCTION.format(times=60, waits=0), "confirmed"),
     "a slow generator": (COMMON + GENERATOR, "confirmed"),
     "a queue that a slow thread fills": (COMMON + QUEUE, "confirmed"),
-    "a quick get_batch(split)": (COMMON + FUNCTION.format(times=0, width=512), "acquitted"),
+    "a quick get_batch(split)": (COMMON + FUNCTION.format(times=0, waits=0.03), "acquitted"),
 }
 
 
@@ -142,6 +143,7 @@ def main() -> None:
     """Try each and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--max-minutes", type=float, default=4.0, help="of each trial")
+    parser.add_argument("--only", default="", help="those whose name has these words")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     lines = [
@@ -155,6 +157,8 @@ def main() -> None:
     ]
     said = []
     for name, (text, wanted) in SCRIPTS.items():
+        if args.only not in name:
+            continue
         found = by_trial(text, args.max_minutes)
         (one,) = found["candidates"]
         interval = " to ".join(f"{end:.2f}" for end in one["interval"] or ()) or "-"

@@ -6,6 +6,7 @@ One process imports torch as a leg of a trial; each script below runs in a fork 
 from __future__ import annotations
 
 import json
+import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -366,6 +367,22 @@ REPLAYED = {
 
 # -- what is refused
 
+script(
+    "in_a_local_variable",
+    """
+    def main():
+        def batches():
+            while True:
+                yield fresh()
+
+        stream = batches()
+        for _ in range(40):
+            go(next(stream))
+
+    main()
+    SAID = {"drawn": N[0], "met": len(set(SEEN[-24:]))}
+    """,
+)
 script(
     "made_too_early",
     """
@@ -762,6 +779,19 @@ def test_a_generator_that_runs_already_is_named(legs: dict[str, Any]) -> None:
     assert "batches() at made_too_early.py:" in row["why"]
     assert "may have been called before it could be watched" in row["why"]
     assert legs["made_too_early"]["said"]["drawn"] == 40
+
+
+@pytest.mark.slow
+def test_a_generator_in_a_functions_variable_is_replayed_where_python_lets_it(
+    legs: dict[str, Any],
+) -> None:
+    (row,) = rows(legs["in_a_local_variable"])
+    said = legs["in_a_local_variable"]["said"]
+    if sys.version_info >= (3, 13):
+        assert row["status"] == "applied" and said["met"] == KEPT
+    else:
+        assert row["status"] == "refused" and "the generator stream of main()" in row["why"]
+        assert said["drawn"] == 40
 
 
 @pytest.mark.slow
