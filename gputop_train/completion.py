@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -195,11 +196,11 @@ def _known(root: Path, record: str = "run.json") -> Iterable[CompletionItem[str]
         run = _read(Path(place) / record)
         if run is None:
             continue
-        # Newlines and the like would be words of their own to the shell.
         name = run.get("name")
         script = os.path.basename(str(run.get("script") or ""))  # noqa: PTH119
         yield CompletionItem(Path(place).name, help=_printable(script))
-        if isinstance(name, str) and name and _printable(name) == name:
+        # What would need quotes is left to whoever gave it: shells insert it as it is.
+        if isinstance(name, str) and shlex.quote(name) == name:
             yield CompletionItem(name, help=_printable(script))
 
 

@@ -150,12 +150,18 @@ def test_damaged_runs_and_hostile_names_offer_nothing(
 ) -> None:
     monkeypatch.setenv("GPUTOP_RUN_ROOT", str(tmp_path))
     for number, content in enumerate(
-        ["", "[]", '{"name": "a\\nplain,evil"}', '{"name": 3, "script": 4}']
+        [
+            "",
+            "[]",
+            '{"name": "a\\nplain,evil"}',
+            '{"name": 3, "script": 4}',
+            '{"name": "$(reboot)"}',
+        ]
     ):
         run = tmp_path / f"{number}aaaaa"
         run.mkdir()
         (run / "run.json").write_text(content)
-    assert words("attach", "") == {"2aaaaa", "3aaaaa", "auto"}
+    assert words("attach", "") == {"2aaaaa", "3aaaaa", "4aaaaa", "auto"}
 
 
 def test_a_tab_loads_nothing_heavy() -> None:
