@@ -23,7 +23,7 @@ def find_trial(name: str, root: Path) -> Path | None:
     return chosen[0].trial_dir if len(chosen) == 1 else None
 
 
-def watch(trial_dir: Path, *, screen: bool, ascii_only: bool, look: Look) -> int:
+def watch(trial_dir: Path, *, screen: bool, ascii_only: bool, look: Look | None = None) -> int:
     """Show a trial until it is left; without a screen, print how it stands.
 
     Returns:
