@@ -222,7 +222,7 @@ async def test_enter_looks_at_one_gpu_and_escape_goes_back_step_by_step(run_dir:
 # Whatever was read
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(records_of(DevicesView), st.integers(1, 220), st.integers(1, 70), st.booleans())
 def test_whatever_was_read_fits(view: DevicesView, width: int, height: int, ascii: bool) -> None:
     glyphs = ASCII if ascii else UNICODE

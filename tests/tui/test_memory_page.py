@@ -122,7 +122,7 @@ def test_the_scale_is_the_device_once_half_of_it_is_held(run_dir: Path) -> None:
 AXIS = Axis(0, 60_000_000_000, 20)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(records_of(MemoryPageView), st.integers(1, 220), st.integers(1, 70), st.booleans())
 def test_whatever_was_read_fits(view: MemoryPageView, width: int, height: int, ascii: bool) -> None:
     glyphs = ASCII if ascii else UNICODE

@@ -136,7 +136,7 @@ async def test_the_arrows_show_another_loader(run_dir: Path) -> None:
         await until(pilot, lambda: any(">evaluate.py:88" in line for line in lines(app)))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(records_of(WorkersPageView), st.integers(1, 220), st.integers(1, 70), st.booleans())
 def test_whatever_was_read_fits(
     view: WorkersPageView, width: int, height: int, ascii: bool
