@@ -230,8 +230,8 @@ def _exposed(window: Window, found: dict[str, float]) -> dict[str, float | None]
     if exposed["sync"] is not None and exposed["data_wait"] is None and data >= SEEN_FROM:
         # A wait that only samples of the stack show has no edges: of the idle time from a read to
         # the next launch nobody knows which part is that wait, so reads get what it cannot be.
-        idle = 1.0 if util is None else 1.0 - util
-        exposed["sync"] = min(exposed["sync"], max(0.0, idle - data))
+        room = (1.0 if util is None else 1.0 - util) - data
+        exposed["sync"] = min(exposed["sync"], max(0.0, room))
     return exposed
 
 
