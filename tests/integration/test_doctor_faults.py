@@ -150,6 +150,13 @@ def test_an_import_of_torch_that_crashes_and_one_that_fails(bare, environ, tmp_p
     assert (found.level, "No module named 'libtorch_x'" in found.found) == ("fail", True)
 
 
+def test_an_import_that_answers_without_end(bare, environ, tmp_path):
+    flood = "import os, sys\nwhile True:\n    os.write(int(sys.argv[1]), b'x' * 65536)"
+    place = stub_torch(tmp_path, first=flood)
+    found = examined(bare, with_torch(environ, place))["torch"]
+    assert (found.level, "without end" in found.found) == ("fail", True)
+
+
 def test_a_call_of_cuda_that_never_returns(bare, environ, tmp_path):
     place = stub_torch(tmp_path)
     hang = "\nimport time\ncuda.is_available = lambda: time.sleep(3600)\n"

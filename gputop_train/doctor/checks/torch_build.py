@@ -82,6 +82,11 @@ def _not_imported(asked: Asked) -> tuple[str, str]:
             "Allow more with --timeout S if it lies on a slow disk; python -X importtime -c "
             "'import torch' shows how far it gets.",
         )
+    if asked.error:
+        return (
+            f"import torch was ended by us: {shown(asked.error)}.",
+            "Look at what it imports: this is no torch as it is published.",
+        )
     if asked.exit_code is not None and asked.exit_code < 0:
         return (
             f"import torch was killed by {signal_name(-asked.exit_code)}.",
