@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -112,8 +113,9 @@ def spies_on(pid: int) -> list[int]:
     return found
 
 
-def test_a_loader_without_workers_is_named_with_its_line_and_the_datasets(plain):
-    demo = plain.demo("starved", "--steps", "100000")
+def test_a_loader_without_workers_is_named_with_its_line_and_the_datasets(plain, tmp_path):
+    shutil.copy(DEMOS / "starved.py", tmp_path / "train.py")
+    demo = plain.start("train.py", "--steps", "100000", ready="step ")  # its frames say "train.py"
     report = watched(demo.pid)
     verdict = report["verdict"]
     assert (verdict["id"], verdict["refined"]) == ("input-bound", "main-process-loading")
@@ -121,7 +123,7 @@ def test_a_loader_without_workers_is_named_with_its_line_and_the_datasets(plain)
     source = (DEMOS / "starved.py").read_text().splitlines()
     first, *others = verdict["where"]
     assert "DataLoader(" in source[first["line"] - 1]
-    assert others and all(Path(w["file"]).name == "starved.py" for w in others)
+    assert others and all(w["file"] == str(tmp_path / "train.py") for w in others)
     # What nobody sees from outside is not made up.
     assert set(report["steps"].values()) == {None}
     assert set(report["gpu"]["exposed"].values()) == {None}
@@ -201,6 +203,9 @@ def test_what_trains_is_listed_with_its_secrets_masked(idle, tmp_path):
 def test_every_refusal_says_what_to_do(tmp_path):
     other = subprocess.Popen(["sleep", "600"])
     ended = subprocess.Popen(["true"])
+    leave = threading.Event()
+    thread = threading.Thread(target=leave.wait)
+    thread.start()
     try:
         while Path(f"/proc/{ended.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
             time.sleep(0.01)
@@ -208,12 +213,14 @@ def test_every_refusal_says_what_to_do(tmp_path):
             (other.pid, "is not Python: it runs"),
             (ended.pid, "has ended already"),
             (4_000_000_000, "no process"),
+            (thread.native_id, f"is a thread of process {os.getpid()}"),
         ):
             refused = attach(pid, "--run-root", tmp_path)
             assert refused.returncode == 1
             assert words in refused.stderr
             assert refused.stderr.count("\n") == 1 and "gputop-train attach" in refused.stderr
     finally:
+        leave.set()
         other.kill()
         other.wait()
         ended.wait()

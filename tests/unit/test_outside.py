@@ -66,6 +66,7 @@ def test_stacks_are_classed_as_the_probe_classes_frames(script):
     parts = seen_in(script)
     sights = stacks.Classifier(on_gpu=False).look(Counter(parts.values()))
     assert [s.label for s in sights] == list(parts)
+    assert sights[list(parts).index("eval")].place.line == 9
     waiting = sights[list(parts).index("data_wait")]
     assert waiting.by_loader and not waiting.in_process
     assert waiting.loop is not None and waiting.loop.line == 4
@@ -141,7 +142,7 @@ def test_busy_workers_are_what_a_wait_is_for(script):
     idle = tuple(Worker(w.pid, 0.2, 0.9, 5e7) for w in workers)
     found = judging.judge(observed(script, {"data_wait": 30, "forward": 30}, workers=idle))
     assert found.verdict is not None and found.verdict.refined is None
-    assert "wait for storage" in found.verdict.advice[0].text
+    assert "waiting for storage" in found.verdict.advice[0].text
 
 
 def test_beside_a_gpu_only_what_it_cannot_have_worked_through_is_lost(script):

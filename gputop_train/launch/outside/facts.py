@@ -165,7 +165,7 @@ def summary(report: Mapping[str, Any], width: int, *, ascii_only: bool = False) 
     attached = report["attached"]
     total = attached["samples"]
     for n, row in enumerate(attached["lines"][:_MAX_LINES]):
-        place = f"{row['file'].rsplit('/', 1)[-1]}:{row['line']}"
+        place = f"{fmt.printable(row['file'].rsplit('/', 1)[-1])}:{row['line']}"
         part = fmt.percent(row["samples"] / total)
         told = f"{part:>5}  {fmt.label(row['label']):<10}  {place}  {fmt.printable(row['what'])}"
         lines.append(_cut(f" {'lines' if n == 0 else '':<8}{told}", room))
@@ -213,5 +213,5 @@ def live_line(seen: Observed, diagnosis: Diagnosis, *, ascii_only: bool = False)
         parts.insert(0, f"{head}{at}")
     else:
         parts.insert(0, diagnosis.status.replace("no-steps", "no training seen"))
-    line = dot.join([*parts, f"{seen.samples:,} samples"])
+    line = fmt.printable(dot.join([*parts, f"{seen.samples:,} samples"]))
     return fmt.to_ascii(line) if ascii_only else line

@@ -35,6 +35,8 @@ MIN_PIECES = 2
 #: Quantile of the interval a share must lie above its threshold with (95%, one-sided).
 _Z = 1.64
 MAX_PLACES = 3
+#: A machine with less than this idle has no core to spare (proposed here).
+_FULL_MACHINE = 0.2
 #: What no look from outside tells, and why.
 UNSEEN = {
     "launch-bound": "kernels and their gaps are not seen from outside",
@@ -117,7 +119,7 @@ def _input(seen: Observed) -> Judged:
 def _loading(seen: Observed) -> tuple[Where | None, list[Where]]:
     """Where the loader is built (else iterated), and the lines its batches are made on."""
     loops = [place for place, _ in seen.loops.most_common(1)]
-    built = loader_built(loops[0]) if loops else None
+    built = loader_built(loops[0], seen.root) if loops else None
     loader = built or (loops[0] if loops else None)
     code = [
         _where(place)
@@ -147,11 +149,15 @@ def _loading_advice(
     if refined == prep_stall.ID:
         more = Advice(f"Use more workers{at}: num_workers {workers} -> {2 * workers}.")
         return [more, cheaper] if free is not None and free >= workers else [cheaper]
+    who = f"The {workers} workers" if workers > 1 else "The worker"
+    if workers and free is not None and free < _FULL_MACHINE:
+        return [Advice("No core is idle: give the run the cores that other programs take.")]
     if workers:
         blocked = [w.blocked for w in seen.workers if w.blocked is not None]
         stuck = bool(blocked) and sum(blocked) / len(blocked) >= 0.2
-        what = "wait for storage" if stuck else "are not busy all the time"
-        return [Advice(f"The {workers} workers {what}: look at what they read{at}.")]
+        what = "mostly waiting for storage" if stuck else "not busy all the time"
+        verb = "are" if workers > 1 else "is"
+        return [Advice(f"{who} {verb} {what}: look at what is read{at}.")]
     return [cheaper]
 
 

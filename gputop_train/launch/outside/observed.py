@@ -54,11 +54,13 @@ class Observed:
         loops: Of data wait, samples by the loop's line at the time.
         by_loader: Samples of data wait in a DataLoader; ``in_process`` of them in its own dataset.
         on_gpu: The process holds a GPU's driver.
+        root: What to put before its paths to read its files.
         trainer_cpu: Mean cores of the training process.
         cores_free: Mean idle cores of the machine.
     """
 
     on_gpu: bool
+    root: str = ""
     pieces: int = 0
     errors: int = 0
     seconds: float = 0.0
@@ -120,18 +122,19 @@ class Observed:
         return sorted(found, key=lambda row: (-row[2], row[1].file, row[1].line))
 
 
-def loader_built(loop: Place) -> Place | None:
+def loader_built(loop: Place, root: str = "") -> Place | None:
     """Where the loader that a ``for`` line goes through is built, if its file says so plainly.
 
     Args:
         loop: The line of the ``for``.
+        root: What to put before its path to read the file.
 
     Returns:
         The one assignment of a call to the name that is iterated; ``None`` where there are several
         or none.
     """
     try:
-        path = Path(loop.file)
+        path = Path(root + loop.file)
         if path.stat().st_size > _FILE_LIMIT_BYTES:
             return None
         text = path.read_text(encoding="utf-8")

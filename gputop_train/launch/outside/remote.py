@@ -140,7 +140,7 @@ def _set_up(target: outside.Target, run_dir: Path, ring_dir: Path) -> None:
         "id": run_dir.name,
         "name": None,
         "command": list(target.command),
-        "cwd": _directory(target.pid),
+        "cwd": target.directory,
         "script": script,
         "mode": "script",
         "python": target.command[0] if target.command else None,
@@ -210,10 +210,3 @@ def _await(target: outside.Target, run_dir: Path, wait_s: float) -> None:
         if time.monotonic() >= deadline:
             raise Refused(f"Process {target.pid} took no code within {wait_s:.0f} s.")
         time.sleep(0.05)
-
-
-def _directory(pid: int) -> str | None:
-    try:
-        return str(Path(f"/proc/{pid}/cwd").readlink())
-    except OSError:
-        return None

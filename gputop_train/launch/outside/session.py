@@ -44,11 +44,11 @@ class Session:
 
     def __init__(self, target: Target, program: str, *, nvml: Any = None) -> None:
         self._target = target
-        self._spy = Spy(target.pid, program)
+        self._spy = Spy(target.pid, program, directory=target.directory)
         self._around = Surroundings(target, nvml)
-        self._classifier = stacks.Classifier(on_gpu=target.on_gpu)
+        self._classifier = stacks.Classifier(on_gpu=target.on_gpu, root=target.root)
         self._lock = threading.Lock()
-        self._seen = Observed(on_gpu=target.on_gpu)
+        self._seen = Observed(on_gpu=target.on_gpu, root=target.root)
         self._trained = False
         self._refused: Refused | None = None
         self._done = threading.Event()
@@ -237,7 +237,9 @@ def _signals_set(leave: threading.Event) -> Iterator[None]:
     def note(_number: int, _frame: FrameType | None) -> None:
         leave.set()
 
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup asked for that
+        numbers.append(signal.SIGHUP)
     before = {number: signal.signal(number, note) for number in numbers}
     try:
         yield

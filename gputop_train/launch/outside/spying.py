@@ -83,10 +83,17 @@ def find() -> str:
     return found
 
 
-def parse(text: str, pid: int) -> Counter[tuple[Thread, tuple[Frame, ...]]]:
+def parse(
+    text: str, pid: int, directory: str | None = None
+) -> Counter[tuple[Thread, tuple[Frame, ...]]]:
     """Read py-spy's ``raw`` format: ``thread (1): name;function (file:line);... count``.
 
     A line that cannot be read (a semicolon in a path) is left out.
+
+    Args:
+        text: What py-spy wrote.
+        pid: The process.
+        directory: What relative paths begin at: ``python train.py`` has one.
     """
     found: Counter[tuple[Thread, tuple[Frame, ...]]] = Counter()
     for row in text.splitlines():
@@ -100,12 +107,18 @@ def parse(text: str, pid: int) -> Counter[tuple[Thread, tuple[Frame, ...]]]:
         found[
             Thread(named[1], named[2] or "", main),
             tuple(
-                Frame(call[2], call[1].rsplit(".", 1)[-1], int(call[3] or 0))
+                Frame(_whole(call[2], directory), call[1].rsplit(".", 1)[-1], int(call[3] or 0))
                 for call in frames
                 if call is not None
             ),
         ] += int(count)
     return found
+
+
+def _whole(file: str, directory: str | None) -> str:
+    if directory is None or file[:1] in ("/", "<"):
+        return file
+    return os.path.normpath(f"{directory}/{file}")
 
 
 class Spy:
@@ -114,9 +127,11 @@ class Spy:
     Args:
         pid: The process.
         program: The py-spy to call; from `find`.
+        directory: What the process's relative paths begin at.
     """
 
-    def __init__(self, pid: int, program: str) -> None:
+    def __init__(self, pid: int, program: str, *, directory: str | None = None) -> None:
+        self._directory = directory
         self._pid = pid
         self._program = program
         self._lock = threading.Lock()
@@ -142,7 +157,7 @@ class Spy:
                 return None
             raise Refused(_in_words(err, self._pid))
         errors = _ERRORS.search(err) or _ERRORS.search(out)
-        return Piece(parse(out, self._pid), int(errors[1]) if errors else 0)
+        return Piece(parse(out, self._pid, self._directory), int(errors[1]) if errors else 0)
 
     def close(self) -> None:
         """End what is under way, keeping what it has; safe twice and from another thread."""

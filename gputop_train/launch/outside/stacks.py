@@ -101,9 +101,11 @@ class Classifier:
 
     Args:
         on_gpu: Whether reads of tensors may wait for a GPU.
+        root: What to put before the process's paths to read its files.
     """
 
-    def __init__(self, *, on_gpu: bool) -> None:
+    def __init__(self, *, on_gpu: bool, root: str = "") -> None:
+        self._root = root
         self._codes: dict[tuple[str, str], _Code] = {}
         self._sampler = _Sampler()
         self._thread: Thread | None = None
@@ -151,12 +153,13 @@ class Classifier:
             leaf = _Frame(self._code(frame), frame.line, leaf)
             if leaf.f_code in arming.loop_codes:
                 loop = leaf
+        place: Any
         number, place = self._sampler._classify(leaf)
         label = W.LABEL_NAMES[number]
         if label not in _REPORTED or (label == "optimizer" and _builds(stack)):
             label = "other"
-        if label not in _ABOVE_EVAL and self._evaluates(stack):
-            label = "eval"
+        if label not in _ABOVE_EVAL and (call := self._evaluation(stack)) is not None:
+            label, place = "eval", _at(leaf, len(stack) - call)
         files = [frame.file for frame in stack]
         return Sight(
             label,
@@ -167,31 +170,33 @@ class Classifier:
             label == "data_wait" and any(_SINGLE.search(file) for file in files),
         )
 
-    def _evaluates(self, stack: Sequence[Frame]) -> bool:
-        """A function of the person's that is called so, or a framework's, below what trains."""
-        for frame in stack[1:]:
+    def _evaluation(self, stack: Sequence[Frame]) -> int | None:
+        """Which frame calls a function of the person's that is called so, or a framework's."""
+        for call, frame in enumerate(stack[1:]):
             code = self._code(frame)
             if code in arming.loop_codes or id(code) in arming.outer_codes:
                 continue
             if not sites.is_library(code):
                 if NAMED.search(frame.function):
-                    return True
+                    return call
             elif any(p in frame.file and n.search(frame.function) for p, n in _EVALUATION):
-                return True
-        return False
+                return call
+        return None
 
     def _place(self, frame: Any) -> Place | None:
         if not isinstance(frame, _Frame):
             return None
         code = frame.f_code
         text = sites.source(code, frame.f_lasti, frame.f_lineno)
-        return Place(code.co_filename, frame.f_lineno, code.co_name, text)
+        return Place(code.co_filename.removeprefix(self._root), frame.f_lineno, code.co_name, text)
 
     def _code(self, frame: Frame) -> _Code:
         key = (frame.file, frame.function)
         code = self._codes.get(key)
         if code is None:
             file = _STDLIB.sub(_OWN_STDLIB, frame.file)
+            if file == frame.file and file[:1] == "/":
+                file = self._root + file
             code = self._codes[key] = _Code(file, frame.function)
         return code
 
@@ -228,6 +233,15 @@ def phase_of(stack: Sequence[Frame]) -> str | None:
             built = label == W.L_OPTIMIZER and _builds(stack)
             return None if built else W.LABEL_NAMES[label]
     return None
+
+
+def _at(leaf: _Frame | None, back: int) -> _Frame | None:
+    """The innermost frame of the person's from ``back - 1`` calls above the leaf on."""
+    for _ in range(back - 1):
+        leaf = leaf.f_back if leaf is not None else None
+    while leaf is not None and sites.is_library(leaf.f_code):
+        leaf = leaf.f_back
+    return leaf
 
 
 def starts_up(stack: Sequence[Frame]) -> bool:

@@ -19,6 +19,7 @@ from gputop_train.launch import identity
 from gputop_train.launch.identity import ProcessId
 from gputop_train.launch.processes import process_table, read_process, runs_code
 from gputop_train.launch.secrets import mask_arguments
+from gputop_train.report import format as fmt
 
 _CAP_SYS_PTRACE = 19
 #: Inode of the first PID namespace (PROC_PID_INIT_INO of the kernel's proc_ns.h).
@@ -43,6 +44,8 @@ class Target:
         python: Version of its interpreter as (major, minor); ``None`` where no file tells it.
         has_torch: Whether torch's libraries are mapped.
         on_gpu: Whether the CUDA or HIP driver's library is mapped.
+        directory: Where it works now: what its relative paths begin at.
+        root: What to put before its paths to read its files; empty where they are ours too.
     """
 
     process: ProcessId
@@ -50,6 +53,8 @@ class Target:
     python: tuple[int, int] | None
     has_torch: bool
     on_gpu: bool
+    directory: str | None = None
+    root: str = ""
 
     @property
     def pid(self) -> int:
@@ -69,6 +74,8 @@ def look_at(pid: int) -> Target:
         raise Refused(_no_such(pid))
     if not runs_code(stat):
         raise Refused(f"Process {pid} has ended already. See which train with: {LIST}")
+    if (leader := _number_of(pid, "Tgid")) not in (pid, None):
+        raise Refused(f"{pid} is a thread of process {leader}. Attach to that: {LIST} {leader}")
     if pid == os.getpid():
         raise Refused(f"Process {pid} is gputop-train itself. See which train with: {LIST}")
     refuse_without_right(pid)
@@ -78,10 +85,19 @@ def look_at(pid: int) -> Target:
         raise Refused(f"Process {pid} is no program of a user's. See which train with: {LIST}")
     if not is_python(pid, maps):
         raise Refused(
-            f"Process {pid} is not Python: it runs {_executable(pid) or 'something else'}. "
+            f"Process {pid} is not Python: it runs "
+            f"{fmt.printable(_executable(pid) or 'something else')}. "
             f"Name the training process; see which there are with: {LIST}"
         )
-    return Target(process, argv, python_version(pid, maps), has_torch(maps), uses_gpu(maps))
+    return Target(
+        process,
+        argv,
+        python_version(pid, maps),
+        has_torch(maps),
+        uses_gpu(maps),
+        _link(pid, "cwd"),
+        "" if _link(pid, "ns/mnt") == _link("self", "ns/mnt") else f"/proc/{pid}/root",
+    )
 
 
 def arguments_of(pid: int) -> tuple[str, ...]:
@@ -207,8 +223,13 @@ def owner_of(pid: int) -> int | None:
 
     The directory's owner is no answer: it is root's once the process cannot be dumped.
     """
+    return _number_of(pid, "Uid")
+
+
+def _number_of(pid: int, key: str) -> int | None:
+    """The first number of a line of ``/proc/PID/status`` (proc_pid_status(5))."""
     for line in (read_text(f"/proc/{pid}/status") or "").splitlines():
-        if line.startswith("Uid:"):
+        if line.startswith(f"{key}:"):
             return int(line.split()[1])
     return None
 
@@ -228,14 +249,16 @@ def _has_capability() -> bool:
 
 
 def _in_container() -> bool:
-    try:
-        return str(Path("/proc/self/ns/pid").readlink()) != _INITIAL_PID_NAMESPACE
-    except OSError:
-        return False
+    return _link("self", "ns/pid") not in (_INITIAL_PID_NAMESPACE, None)
 
 
 def _executable(pid: int) -> str | None:
+    found = _link(pid, "exe")
+    return None if found is None else found.removesuffix(" (deleted)")
+
+
+def _link(pid: int | str, name: str) -> str | None:
     try:
-        return str(Path(f"/proc/{pid}/exe").readlink()).removesuffix(" (deleted)")
+        return str(Path(f"/proc/{pid}/{name}").readlink())
     except OSError:
         return None
