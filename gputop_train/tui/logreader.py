@@ -119,6 +119,14 @@ class LogReader:
         return not self._stop
 
     def _done(self, request: Request) -> LogShown:
+        try:
+            return self._carried_out(request)
+        except Exception as error:  # a fault of ours must cost a key press, not the page
+            self._top = self._hit = None
+            note = f"The log could not be read ({type(error).__name__}: {error})."
+            return LogShown(follow=True, note=note)
+
+    def _carried_out(self, request: Request) -> LogShown:
         if isinstance(request, Scroll):
             return self._scroll(request.lines)
         if isinstance(request, Top):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gputop_train.launch.logpages import LogFile
 from gputop_train.tui.application import GputopApp
 from gputop_train.tui.paint import ASCII, UNICODE
 from gputop_train.tui.screens.log import LogPage
@@ -200,6 +201,24 @@ async def test_before_anything_is_printed_nothing_is_claimed(tmp_path: Path) -> 
         await until(pilot, lambda: "nothing printed yet" in text(app))
         await pilot.press("up", "g", "n")
         await until(pilot, lambda: "Nothing was searched for" in text(app))
+
+
+async def test_a_log_that_cannot_be_read_is_said_and_the_page_goes_on(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> int:
+        raise ValueError("surprise")
+
+    app = app_on(log)
+    async with app.run_test(size=SIZE) as pilot:
+        await open_log(pilot)
+        with monkeypatch.context() as patched:
+            patched.setattr(LogFile, "before", broken)
+            await pilot.press("pageup")
+            await until(pilot, lambda: "could not be read (ValueError: surprise)" in text(app))
+        assert page(app).following
+        await pilot.press("pageup")
+        await until(pilot, lambda: not page(app).following)
 
 
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
