@@ -126,7 +126,7 @@ def not_proven(one: Candidate) -> str | None:
 
 
 def _guilt(one: Candidate, baseline: dict[str, object] | None) -> str | None:
-    """What ``replay_batch`` says of the loader: the practitioners' first test."""
+    """What ``replay_batch`` says of loading: the practitioners' first test."""
     keys = {w.key for w in one.arm.what_if}
     compared = one.compared
     if keys != {"replay_batch"} or one.arm.settings or compared is None:
@@ -139,7 +139,7 @@ def _guilt(one: Candidate, baseline: dict[str, object] | None) -> str | None:
     took = f"with its batches replayed a step takes {after} instead of {milliseconds(before)}"
     low, high = compared.interval
     if low >= GUILTY:
-        return f"The loader's guilt is confirmed: {took}."
+        return f"Loading's guilt is confirmed: {took}."
     if high < GUILTY:
-        return f"The loader is acquitted: {took}."
+        return f"Loading is acquitted: {took}."
     return None
