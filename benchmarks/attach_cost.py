@@ -1,17 +1,16 @@
 """What ``gputop-train attach PID`` costs a training it was not started with: step time, in pairs.
 
-    python benchmarks/attach_cost.py [--pairs 12] [--seconds 6] [--out TABLE.md]
+    python benchmarks/attach_cost.py [--pairs 40] [--out TABLE.md]
 
-One process trains throughout and notes when each step ended. Attached and plain stretches take
-turns, in random order within each pair, so that a drift of the machine meets both alike; a null
-control compares two plain stretches in the same way. The seconds in which the attaching program
-itself starts are told apart: they are CPU time on another core, once.
+One process trains throughout and notes when each step ended, and the CPU time it took. Attached and
+plain stretches of two seconds take turns, in random order within each pair, so that a drift of the
+machine meets both alike; a null control compares two plain stretches in the same way. Attached is
+what ``attach`` does in two seconds: a piece of stacks, and two looks at ``/proc``.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import random
@@ -23,6 +22,15 @@ import time
 from datetime import date
 from pathlib import Path
 
+import numpy as np
+
+from gputop_train.launch.outside import spying
+from gputop_train.launch.outside.around import Surroundings
+from gputop_train.launch.outside.spying import Spy
+from gputop_train.launch.outside.target import look_at
+
+#: The lower quartile is of the steps that other programs left alone; CPU time knows no waiting.
+WAYS = ("median", "lower quartile", "median of CPU time")
 #: One thread, so that the other core is there for whoever looks: what a person's machine has.
 LOOPS = {
     "model, 2 ms": """
@@ -53,7 +61,7 @@ ends = []
 for x in data:
     loss = model(x).pow(2).mean()
     optimizer.zero_grad(); loss.backward(); optimizer.step()
-    ends.append(time.monotonic_ns())
+    ends.append((time.monotonic_ns(), time.thread_time_ns()))
     if len(ends) % 50 == 1:
         if len(ends) == 1: print("training", flush=True)
         if os.path.exists(sys.argv[1]): break
@@ -63,8 +71,7 @@ np.save(sys.argv[2], np.array(ends))
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=12)
-    parser.add_argument("--seconds", type=float, default=6.0, help="of one stretch")
+    parser.add_argument("--pairs", type=int, default=40)
     parser.add_argument("--out", type=Path, help="write the table here too")
     args = parser.parse_args()
     rows = [measure(name, setup, args) for name, setup in LOOPS.items()]
@@ -88,62 +95,54 @@ def measure(name: str, setup: str, args: argparse.Namespace) -> dict[str, object
             assert trainer.stdout is not None and trainer.stdout.readline() == "training\n"
             time.sleep(3)  # the caches of a loop that has just begun
             lot = random.Random(0)
+            target = look_at(trainer.pid)
+            spy, around = Spy(trainer.pid, spying.find()), Surroundings(target)
             samples = 0
             for _ in range(args.pairs):
                 order = ["plain", "attached", "null"]
                 lot.shuffle(order)
                 for kind in order:
+                    began = time.monotonic_ns()
                     if kind == "attached":
-                        began, ended, seen = attached(trainer.pid, args.seconds)
-                        samples += seen
+                        samples += attached(spy, around)
                     else:
-                        began = time.monotonic_ns()
-                        time.sleep(args.seconds)
-                        ended = time.monotonic_ns()
-                    stretches.append((kind, began, ended))
+                        time.sleep(spying.PIECE_S)
+                    stretches.append((kind, began, time.monotonic_ns()))
             stop.touch()
             trainer.wait(60)
         finally:
             trainer.kill()
-        import numpy as np
-
         at = np.load(ends)
     return {"name": name, "samples": samples, **compare(at, stretches, args.pairs)}
 
 
-def attached(pid: int, seconds: float) -> tuple[int, int, int]:
-    """Attach for so long; when it began to look, when it left, and stacks it had."""
-    command = [sys.executable, "-m", "gputop_train.cli", "attach", str(pid), "--json", "-"]
-    with subprocess.Popen(
-        [*command, "--duration", str(seconds)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as program:
-        assert program.stderr is not None and "looking at" in program.stderr.readline()
-        began = time.monotonic_ns()
-        told, _ = program.communicate()
-    ended = min(time.monotonic_ns(), began + int(seconds * 1e9))
-    return began, ended, json.loads(told)["attached"]["samples"]
+def attached(spy: Spy, around: Surroundings) -> int:
+    """Two seconds of what attaching does; stacks it had."""
+    around.look()
+    piece = spy.take()
+    around.look()
+    assert piece is not None
+    return sum(piece.stacks.values())
 
 
-def compare(at: object, stretches: list[tuple[str, int, int]], pairs: int) -> dict[str, object]:
-    import numpy as np
-
-    at = np.asarray(at)
-    mean: dict[str, list[float]] = {"plain": [], "attached": [], "null": []}
-    median: dict[str, list[float]] = {"plain": [], "attached": [], "null": []}
+def compare(at: np.ndarray, stretches: list[tuple[str, int, int]], pairs: int) -> dict[str, object]:
+    """Ratios of attached or null to plain, for each way of taking a stretch's step time."""
+    taken: dict[str, dict[str, list[float]]] = {name: {} for name in WAYS}
     for kind, began, ended in stretches:
-        steps = np.diff(at[(at >= began) & (at <= ended)]) / 1e6
-        mean[kind].append(float(steps.mean()))
-        median[kind].append(float(np.median(steps)))
-    found: dict[str, object] = {"step_ms": statistics.median(median["plain"]), "pairs": pairs}
-    for name, values in (("mean", mean), ("median", median)):
+        inside = at[(at[:, 0] >= began) & (at[:, 0] <= ended)]
+        wall, cpu = (np.diff(inside, axis=0) / 1e6).T
+        found = np.median(wall), np.quantile(wall, 0.25), np.median(cpu)
+        for name, value in zip(WAYS, found, strict=True):
+            taken[name].setdefault(kind, []).append(float(value))
+    told: dict[str, object] = {
+        "pairs": pairs,
+        "step_ms": statistics.median(taken[WAYS[0]]["plain"]),
+    }
+    for name, values in taken.items():
         for kind in ("attached", "null"):
             ratios = [b / a for a, b in zip(values["plain"], values[kind], strict=True)]
-            found[f"{name}_{kind}"] = statistics.median(ratios)
-            found[f"{name}_{kind}_range"] = interval(ratios)
-    return found
+            told[name, kind] = statistics.median(ratios), *interval(ratios)
+    return told
 
 
 def interval(ratios: list[float], rounds: int = 4000) -> tuple[float, float]:
@@ -154,30 +153,29 @@ def interval(ratios: list[float], rounds: int = 4000) -> tuple[float, float]:
 
 
 def table(rows: list[dict[str, object]], args: argparse.Namespace) -> str:
-    def change(row: dict[str, object], key: str) -> str:
-        low, high = row[f"{key}_range"]  # type: ignore[misc]
-        return f"{row[key] - 1:+.1%} ({low - 1:+.1%} to {high - 1:+.1%})"  # type: ignore[operator]
+    def change(row: dict[str, object], name: str, kind: str) -> str:
+        middle, low, high = row[name, kind]
+        return f"{middle - 1:+.1%} ({low - 1:+.1%} to {high - 1:+.1%})"
 
-    load = os.getloadavg()[1]
     lines = [
         "# What attaching from outside costs a step",
         "",
-        f"{date.today()}, {os.cpu_count()} shared CPU cores (load {load:.1f} at the end), Python "
-        f"{platform.python_version()}. Rerun:",
-        f"`python benchmarks/attach_cost.py --pairs {args.pairs} --seconds {args.seconds:g}`.",
+        f"{date.today()}, {os.cpu_count()} shared CPU cores (load {os.getloadavg()[1]:.1f} at the "
+        f"end), Python {platform.python_version()}. Rerun:",
+        f"`python benchmarks/attach_cost.py --pairs {args.pairs}`.",
         "",
-        "One training process on one thread; plain and attached stretches in turns, change of the",
-        "step's time as the median over pairs with its 95% bootstrap interval. `null` compares two",
-        "plain stretches in the same way: what it shows is the machine's.",
+        "One training process on one thread; plain and attached stretches of two seconds in turns.",
+        "The change of the step's time is the median over pairs with its 95% bootstrap interval;",
+        "`null` compares two plain stretches in the same way: what it shows is the machine's.",
         "",
-        "| loop | step | pairs | median step, attached | null | mean step, attached | null |",
-        "|---|---|---|---|---|---|---|",
+        "| loop | step | stacks | of a stretch's steps | attached | null |",
+        "|---|---|---|---|---|---|",
     ]
     lines += [
-        f"| {row['name']} | {row['step_ms']:.2f} ms | {row['pairs']} | "
-        f"{change(row, 'median_attached')} | {change(row, 'median_null')} | "
-        f"{change(row, 'mean_attached')} | {change(row, 'mean_null')} |"
+        f"| {row['name']} | {row['step_ms']:.2f} ms | {row['samples']} in {row['pairs']} pairs | "
+        f"{name} | {change(row, name, 'attached')} | {change(row, name, 'null')} |"
         for row in rows
+        for name in WAYS
     ]
     return "\n".join(lines) + "\n"
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gputop_train.launch.outside import listing
 from tests.gpu.support import bare_environment, needs_cuda
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -45,6 +46,9 @@ def attached(name, tmp_path):
             check=True,
         ).stderr
         assert demo.poll() is None
+        listed = {one.pid: one for one in listing.find(tmp_path)}[demo.pid]
+        # By card where the driver's PIDs are ours, else only that a GPU is in use.
+        assert listed.sight == "sampling" and listed.gpu
     finally:
         demo.kill()
         demo.wait()

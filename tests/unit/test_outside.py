@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections import Counter
 
 import pytest
 
-from gputop_train.launch.outside import judging, spying, stacks, target
+from gputop_train.collect import nvml_session
+from gputop_train.launch import identity
+from gputop_train.launch.outside import judging, listing, spying, stacks, target
+from gputop_train.launch.outside.around import Surroundings
 from gputop_train.launch.outside.observed import Card, Observed, Worker, loader_built
 from gputop_train.launch.outside.spying import Frame, Refused, Thread
 from gputop_train.launch.outside.stacks import Place, Sight
+from tests.nvml_replay import Card as FakeCard
+from tests.nvml_replay import FakeNvml
 
 TORCH = "/env/lib/python3.10/site-packages/torch"
 MAIN = Thread("7", "MainThread", True)
@@ -227,3 +234,34 @@ def test_without_py_spy_the_command_that_installs_it_is_named(monkeypatch, tmp_p
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Refused, match="pip install"):
         spying.find()
+
+
+def test_the_cards_of_a_process_are_read_with_what_it_holds_of_them(monkeypatch):
+    pid = os.getpid()
+    monkeypatch.setattr(nvml_session, "in_initial_pid_namespace", lambda: True)
+    monkeypatch.setattr(listing, "in_initial_pid_namespace", lambda: True)
+    nvml = FakeNvml(FakeCard(processes=[(pid, 5_000_000_000), (1, 7_000_000_000)]))
+    me = identity.identify(pid)
+    assert me is not None
+    around = Surroundings(target.Target(me, ("python",), (3, 11), True, True), nvml)
+    try:
+        deadline = time.monotonic() + 60
+        while not (cards := around.cards()) or cards[0].memory_ours is None:
+            assert time.monotonic() < deadline
+            around.look()
+            time.sleep(0.05)
+    finally:
+        around.close()
+    (card,) = cards
+    assert (card.name, card.memory_ours, card.shared) == ("NVIDIA H200", 5_000_000_000, True)
+    assert around.trainer_cpu() is not None and around.cores_free() is not None
+    assert listing._cards(nvml)[pid] == "0 (5.0 GB)"
+
+
+def test_a_process_without_a_gpu_asks_no_driver():
+    me = identity.identify(os.getpid())
+    assert me is not None
+    around = Surroundings(target.Target(me, ("python",), (3, 11), True, False))
+    around.look()
+    assert around.cards() == () and around.workers() == ()
+    assert set(around.missing) == {"nvml"}
