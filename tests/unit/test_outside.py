@@ -80,6 +80,11 @@ def test_stacks_are_classed_as_the_probe_classes_frames(script):
     assert waiting.loop.text == "for batch in tqdm(loader):"
 
 
+def test_a_loop_that_is_only_ever_seen_waiting_is_known_by_its_loader(script):
+    (only,) = stacks.Classifier(on_gpu=False).look({seen_in(script)["data_wait"]: 9})
+    assert only.label == "data_wait" and only.loop is not None and only.loop.line == 4
+
+
 def test_an_optimizer_that_is_built_and_modules_that_load_are_no_training(script):
     building = stack(script, "train:5", "optim/sgd.py|__init__", "optim/optimizer.py|_hook")
     assert stacks.phase_of(building[1]) is None

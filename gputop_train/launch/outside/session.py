@@ -103,6 +103,8 @@ class Session:
                     return
                 failures = 0
                 self._add(piece)
+        except Exception as failure:  # what was seen before it is told all the same
+            self._refused = Refused(f"Sampling stopped ({failure!r}). Please report that.")
         finally:
             self._done.set()
 

@@ -148,11 +148,15 @@ class Classifier:
                 arming.outer_codes[id(code)] = code
 
     def _sight(self, stack: Sequence[Frame], count: int) -> Sight:
-        leaf = loop = None
+        leaf = loop = own = None
         for frame in stack:
             leaf = _Frame(self._code(frame), frame.line, leaf)
             if leaf.f_code in arming.loop_codes:
                 loop = leaf
+            elif frame.file.endswith(_LOADER_FILE):
+                loop = loop or own  # who asks, while no backward has shown the loop
+            if not sites.is_library(leaf.f_code):
+                own = leaf
         place: Any
         number, place = self._sampler._classify(leaf)
         label = W.LABEL_NAMES[number]
@@ -217,10 +221,14 @@ _REPORTED = (
 
 
 def training_thread(stacks: Mapping[tuple[Thread, tuple[Frame, ...]], int]) -> Thread | None:
-    """The thread seen most often in forward, backward or the optimizer; ``None`` = none was."""
+    """The thread seen most often in a phase of training, or waiting for a DataLoader's batch.
+
+    Returns:
+        ``None`` where none was.
+    """
     seen: Counter[Thread] = Counter()
     for (thread, stack), count in stacks.items():
-        if phase_of(stack) is not None:
+        if phase_of(stack) is not None or _asks_loader(stack):
             seen[thread] += count
     return max(seen, key=lambda thread: (seen[thread], thread.main), default=None)
 
@@ -242,6 +250,11 @@ def _at(leaf: _Frame | None, back: int) -> _Frame | None:
     while leaf is not None and sites.is_library(leaf.f_code):
         leaf = leaf.f_back
     return leaf
+
+
+def _asks_loader(stack: Sequence[Frame]) -> bool:
+    """Not its threads, which never come through ``__next__``."""
+    return any(f.function == "__next__" and f.file.endswith(_LOADER_FILE) for f in stack)
 
 
 def starts_up(stack: Sequence[Frame]) -> bool:
