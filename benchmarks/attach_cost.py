@@ -33,7 +33,7 @@ from gputop_train.launch.outside.target import look_at
 WAYS = ("median", "lower quartile", "median of CPU time")
 #: One thread, so that the other core is there for whoever looks: what a person's machine has.
 LOOPS = {
-    "model, 2 ms": """
+    "model": """
 def batches():
     x = torch.randn(64, 256)
     while True:
@@ -41,7 +41,7 @@ def batches():
 model = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(12)])
 data = batches()
 """,
-    "DataLoader in the process, 10 ms": """
+    "DataLoader in the process": """
 class Items(torch.utils.data.IterableDataset):
     def __iter__(self):
         while True:
