@@ -81,7 +81,7 @@ def look(case: cases.Case, seconds: float) -> dict[str, object] | None:
     with tempfile.TemporaryDirectory(prefix="attach-cases-") as place:
         log = Path(place, "log")
         with log.open("wb") as out:
-            steps = ("--steps", "1000000")
+            steps = ("--steps", "20000")
             script = subprocess.Popen(
                 [sys.executable, "-u", case.script, *case.args, *steps],
                 stdout=out,

@@ -155,6 +155,10 @@ def test_busy_workers_are_what_a_wait_is_for(script):
     found = judging.judge(observed(script, {"data_wait": 30, "forward": 30}, workers=idle))
     assert found.verdict is not None and found.verdict.refined is None
     assert "waiting for storage" in found.verdict.advice[0].text
+    crowded = observed(script, {"data_wait": 30, "forward": 30}, workers=idle)
+    crowded.cores_free = 0.1
+    found = judging.judge(crowded)
+    assert found.verdict is not None and "other programs" in found.verdict.advice[0].text
 
 
 def test_beside_a_gpu_only_what_it_cannot_have_worked_through_is_lost(script):

@@ -37,6 +37,8 @@ _Z = 1.64
 MAX_PLACES = 3
 #: A machine with less than this idle has no core to spare (proposed here).
 _FULL_MACHINE = 0.2
+#: On such a machine, a worker with less of a core than this has its core taken by others.
+_STARVED_WORKER = 0.5
 #: What no look from outside tells, and why.
 UNSEEN = {
     "launch-bound": "kernels and their gaps are not seen from outside",
@@ -150,7 +152,9 @@ def _loading_advice(
         more = Advice(f"Use more workers{at}: num_workers {workers} -> {2 * workers}.")
         return [more, cheaper] if free is not None and free >= workers else [cheaper]
     who = f"The {workers} workers" if workers > 1 else "The worker"
-    if workers and free is not None and free < _FULL_MACHINE:
+    used = [w.cpu for w in seen.workers if w.cpu is not None]
+    starved = bool(used) and sum(used) / len(used) < _STARVED_WORKER
+    if starved and free is not None and free < _FULL_MACHINE:
         return [Advice("No core is idle: give the run the cores that other programs take.")]
     if workers:
         blocked = [w.blocked for w in seen.workers if w.blocked is not None]
