@@ -155,6 +155,9 @@ def test_busy_workers_are_what_a_wait_is_for(script):
     found = judging.judge(observed(script, {"data_wait": 30, "forward": 30}, workers=idle))
     assert found.verdict is not None and found.verdict.refined is None
     assert "waiting for storage" in found.verdict.advice[0].text
+    hidden = observed(script, {"data_wait": 1, "forward": 60}, workers=idle)
+    hidden.cores_free = 0.1
+    assert "no core of the machine is idle" in judging.judge(hidden).abstained[0].missing
     crowded = observed(script, {"data_wait": 30, "forward": 30}, workers=idle)
     crowded.cores_free = 0.1
     found = judging.judge(crowded)

@@ -85,6 +85,14 @@ def _rank(finding: Finding) -> int:
 def _input(seen: Observed) -> Judged:
     share = seen.shares().get("data_wait", 0.0)
     lost = _lost(seen, input_bound.ID, share, INFO)
+    full = seen.cores_free is not None and seen.cores_free < _FULL_MACHINE
+    if lost is None and full and seen.workers and not seen.on_gpu:
+        # What is late may hide: training itself is slow where it shares its cores with its workers.
+        return Abstention(
+            input_bound.ID,
+            "no core of the machine is idle: whether loading or other programs take what training "
+            "wants is not seen from outside",
+        )
     if not isinstance(lost, float):
         return lost
     waits = seen.labels["data_wait"]
