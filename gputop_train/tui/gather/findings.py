@@ -226,7 +226,7 @@ def claims_of(
             stretches.append([one])
     noted = {one.t_ns for one in seen if not one.text}
     out = []
-    for stretch, follows in zip(stretches, (*stretches[1:], None), strict=True):
+    for stretch, follows in zip(stretches, [*stretches, None][1:], strict=True):
         after = follows[0] if follows is not None else None
         first = stretch[0]
         edges = [edge.t_ns for edge in (first, after) if edge is not None]

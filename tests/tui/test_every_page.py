@@ -1,0 +1,125 @@
+"""Every page in every state at every size, as text: what the pictures of single pages leave out.
+
+One file a state and size, all pages below each other. Look at a changed one before it is accepted:
+``python -m pytest tests/tui/test_every_page.py --snapshot-update``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
+
+from gputop_train.tui.application import GputopApp
+from gputop_train.tui.gather.findings import FINDINGS
+from gputop_train.tui.pages import NAMES, key_of
+from gputop_train.tui.replay import ReplaySource
+from gputop_train.tui.source import LiveSource
+
+from . import made_cards, made_run
+from .driving import lines, settle, until
+
+SIZES = {"120x40": (120, 40), "80x24": (80, 24), "40x12": (40, 12), "200x60": (200, 60)}
+SECOND = made_run.S
+
+
+class TextFile(SingleFileSnapshotExtension):
+    """A text file for each test."""
+
+    _write_mode = WriteMode.TEXT
+    file_extension = "txt"
+    _file_extension = "txt"
+
+
+@pytest.fixture
+def snapshot(snapshot: Any) -> Any:
+    return snapshot.use_extension(TextFile)
+
+
+@pytest.fixture(autouse=True)
+def no_zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Times of day are of the place where the screen is."""
+    import time
+
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def one_gpu(path: Path) -> int:
+    path.mkdir()
+    made_run.run_json(path)
+    return made_run.write_store(path)
+
+
+def torn(path: Path) -> int:
+    """A store whose first page was overwritten, as a full disk or another program leaves it."""
+    end = one_gpu(path)
+    with (path / "run.sqlite").open("r+b") as file:
+        file.write(b"nothing that SQLite knows\n" * 200)
+    for rest in path.glob("run.sqlite-*"):
+        rest.unlink()
+    return end
+
+
+STATES: dict[str, Callable[[Path], int]] = {
+    "live": one_gpu,
+    "paused": one_gpu,
+    "replay": one_gpu,
+    "no_gpu": made_cards.no_gpu,
+    "mig": made_cards.mig,
+    "eight_gpus": made_cards.eight,
+    "error": torn,
+}
+
+
+def app_of(state: str, run_dir: Path) -> GputopApp:
+    end = STATES[state](run_dir)
+    if state == "replay":
+        made_run.exit_json(run_dir, end)
+        source = ReplaySource(run_dir)
+        return GputopApp(source, replay=source, hz=20.0)
+    return GputopApp(LiveSource(run_dir, now_ns=lambda: end), hz=20.0)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("state", STATES)
+async def test_every_page_reads_as_agreed(
+    state: str, size: str, tmp_path: Path, snapshot: Any
+) -> None:
+    app = app_of(state, tmp_path / "3f2a")
+    told = []
+    async with app.run_test(size=SIZES[size]) as pilot:
+        if state != "error":
+            await settle(pilot)
+        if state == "replay":
+            await pilot.press("end")
+        elif state != "error":
+            # Begins the judgement of the whole run; a store at rest is not read again for it.
+            await pilot.press(key_of("findings"))
+            await until(pilot, lambda: FINDINGS._kept.whole is not None)
+        if state == "paused":
+            await pilot.press("space")
+        for name in NAMES:
+            await pilot.press(key_of(name))
+            told.append(f"== {name}\n{await at_rest(pilot, name)}")
+    assert "\n".join(told) + "\n" == snapshot
+
+
+async def at_rest(pilot: Any, name: str) -> str:
+    """The page's text once it is whole and no longer changes."""
+    app: GputopApp = pilot.app
+
+    await until(pilot, lambda: getattr(app.screen, "NAME", "") == name)
+    before, same = None, 0
+    while same < 4:
+        await pilot.pause(0.06)
+        now = [line.rstrip() for line in lines(app)]
+        same = same + 1 if now == before else 0
+        before = now
+    return "\n".join(before or ())
