@@ -183,7 +183,10 @@ def faults():
                 found[f"{short}.{attribute}"] = (module, attribute, value)
             if inspect.isclass(value) and value.__module__ == name:
                 for method, function in vars(value).items():
-                    if inspect.isfunction(function):
+                    # What a named tuple or a dataclass was given is no code of ours.
+                    if inspect.isfunction(function) and os.path.exists(
+                        function.__code__.co_filename
+                    ):
                         found[f"{short}.{attribute}.{method}"] = (value, method, function)
     state = sys.modules["_gputop_probe.state"]
     for primitive in ("append", "now"):
