@@ -131,6 +131,7 @@ def test_a_loader_without_workers_is_named_with_its_line_and_the_datasets(plain,
     assert abs(sum(v for v in report["time"]["shares"].values() if v) - 1) < 0.01
 
 
+@pytest.mark.long
 def test_saves_are_named_with_the_line_that_saves_and_ctrl_c_leaves(plain, tmp_path):
     demo = plain.demo("checkpointing", "--steps", "100000")
     report = watched(demo.pid)
