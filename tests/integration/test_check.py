@@ -90,6 +90,7 @@ def tree(place: Path) -> dict[str, tuple[int, int, bytes]]:
     }
 
 
+@pytest.mark.long
 def test_a_planted_slowdown_of_a_fifth_fails_and_nothing_in_the_tree_changes(here: World) -> None:
     repository(here)
     here.script("PACE = 0.06\n", "pace.py")

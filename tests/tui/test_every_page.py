@@ -86,6 +86,7 @@ def app_of(state: str, run_dir: Path, end: int) -> GputopApp:
     return GputopApp(LiveSource(run_dir, now_ns=lambda: end), hz=20.0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("state", STATES)
 async def test_every_page_reads_as_agreed(state: str, tmp_path: Path, snapshot: Any) -> None:
     await compare(state, ("120x40", "80x24"), tmp_path, snapshot)

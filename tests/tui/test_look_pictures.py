@@ -61,6 +61,7 @@ async def test_every_page_is_kept_as_a_picture_of_its_own(tmp_path: Path) -> Non
             assert place.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.long
 async def test_plain_ascii_holds_in_the_help_and_the_palette_of_every_page() -> None:
     app = app_of("starved", ascii=True, run=RUN)
     async with app.run_test(size=SIZE) as pilot:
