@@ -121,6 +121,11 @@ async def pages_of(state: str, run_dir: Path, end: int, size: tuple[int, int]) -
             # Begins the judgement of the whole run; a store at rest is not read again for it.
             await pilot.press(key_of("findings"))
             await until(pilot, lambda: FINDINGS._kept.whole is not None)
+            # Turned to again it is read again: a view frozen before would keep "being judged".
+            await pilot.press(key_of("overview"))
+            await at_rest(pilot, "overview", torn=False)
+            await pilot.press(key_of("findings"))
+            await at_rest(pilot, "findings", torn=False)
         if state == "paused":
             await pilot.press("space")
         for name in NAMES:
