@@ -11,7 +11,7 @@ import pytest
 
 from tests.probe_support import Deployed, deploy
 
-__all__ = ["Deployed", "Running", "bare_environment", "needs_cuda", "start"]
+__all__ = ["Deployed", "Running", "bare_environment", "needs_cuda", "start", "watched_store"]
 
 
 def needs_cuda() -> None:
@@ -24,6 +24,24 @@ def needs_cuda() -> None:
 def bare_environment(**extra: str) -> dict[str, str]:
     """The environment without any probe."""
     return {**{k: v for k, v in os.environ.items() if k != "PYTHONPATH"}, **extra}
+
+
+def watched_store(folder: Path, script: str) -> Path:
+    """The store of a script that ran under ``gputop-train`` to its end, in a folder of its own."""
+    (folder / "script.py").write_text(script)
+    command = [sys.executable, "-m", "gputop_train", "--no-tui", "--run-root", str(folder / "runs")]
+    done = subprocess.run(
+        [*command, "script.py"],
+        cwd=folder,
+        env=bare_environment(PYTHONPATH=str(Path(__file__).parents[2])),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (store,) = (folder / "runs").glob("*/run.sqlite")
+    return store
 
 
 class Running:

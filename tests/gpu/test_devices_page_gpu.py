@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -25,7 +24,7 @@ from gputop_train.tui.snapshot import Axis, View
 from gputop_train.tui.views.devices import DevicesView
 from gputop_train.tui.views.memory import MemoryPageView
 from gputop_train.tui.views.workers import WorkersPageView
-from tests.gpu.support import bare_environment, needs_cuda
+from tests.gpu.support import bare_environment, needs_cuda, watched_store
 
 pytestmark = pytest.mark.gpu
 
@@ -75,8 +74,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
     """The pages at the end of training."""
     needs_cuda()
     folder = tmp_path_factory.mktemp("pages")
-    (folder / "script.py").write_text(SCRIPT)
-    environment = bare_environment(PYTHONPATH=str(Path(__file__).parents[2]))
     stranger = subprocess.Popen(
         [sys.executable, "-c", STRANGER],
         stdin=subprocess.PIPE,
@@ -86,18 +83,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
     )
     try:
         assert stranger.stdout is not None and stranger.stdout.readline().strip() == "ready"
-        command = [sys.executable, "-m", "gputop_train", "--no-tui", "--run-root"]
-        done = subprocess.run(
-            [*command, str(folder / "runs"), "script.py"],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        (store,) = (folder / "runs").glob("*/run.sqlite")
+        store = watched_store(folder, SCRIPT)
         run = json.loads((store.parent / "run.json").read_text())
         with RunReader(store) as reader:
             end = reader.steps_tail(1, 0)[-1].t1_ns

@@ -6,11 +6,8 @@ Run by hand: ``python -m pytest -m gpu tests/gpu/test_lines_page_gpu.py`` (one r
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -21,7 +18,7 @@ from gputop_train.tui.gather.findings import Findings
 from gputop_train.tui.gather.lines import gather
 from gputop_train.tui.snapshot import Axis, View
 from gputop_train.tui.views.lines import Line, Part
-from tests.gpu.support import bare_environment, needs_cuda
+from tests.gpu.support import needs_cuda, watched_store
 
 pytestmark = pytest.mark.gpu
 
@@ -49,19 +46,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
     """The store of one run, read as of its end."""
     needs_cuda()
     folder = tmp_path_factory.mktemp("page")
-    (folder / "script.py").write_text(SCRIPT)
-    command = [sys.executable, "-m", "gputop_train", "--no-tui", "--run-root", str(folder / "runs")]
-    done = subprocess.run(
-        [*command, "script.py"],
-        cwd=folder,
-        env=bare_environment(PYTHONPATH=str(Path(__file__).parents[2])),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    (store,) = (folder / "runs").glob("*/run.sqlite")
+    store = watched_store(folder, SCRIPT)
     run = json.loads((store.parent / "run.json").read_text())
     with RunReader(store) as reader:
         span = reader.span()

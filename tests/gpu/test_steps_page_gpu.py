@@ -6,10 +6,7 @@ Run by hand: ``python -m pytest -m gpu tests/gpu/test_steps_page_gpu.py`` (one r
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +17,7 @@ from gputop_train.tui.paint import UNICODE
 from gputop_train.tui.snapshot import Axis, View
 from gputop_train.tui.views.steps import StepRow, StepsView
 from gputop_train.tui.widgets.steplanes import step_text
-from tests.gpu.support import bare_environment, needs_cuda
+from tests.gpu.support import needs_cuda, watched_store
 
 pytestmark = pytest.mark.gpu
 
@@ -56,19 +53,7 @@ def view(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StepsView]:
     """The page at the run's end."""
     needs_cuda()
     folder = tmp_path_factory.mktemp("page")
-    (folder / "script.py").write_text(SCRIPT)
-    command = [sys.executable, "-m", "gputop_train", "--no-tui", "--run-root", str(folder / "runs")]
-    done = subprocess.run(
-        [*command, "script.py"],
-        cwd=folder,
-        env=bare_environment(PYTHONPATH=str(Path(__file__).parents[2])),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    (store,) = (folder / "runs").glob("*/run.sqlite")
+    store = watched_store(folder, SCRIPT)
     run = json.loads((store.parent / "run.json").read_text())
     with RunReader(store) as reader:
         end = reader.steps_tail(1, 0)[-1].t1_ns

@@ -7,7 +7,7 @@ One file a state and size, all pages below each other. Look at a changed one bef
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from . import made_cards, made_run
 from .driving import lines, settle, until
 
 SIZES = {"120x40": (120, 40), "80x24": (80, 24), "40x12": (40, 12), "200x60": (200, 60)}
-SECOND = made_run.S
+pytestmark = pytest.mark.usefixtures("in_utc")
 
 
 class TextFile(SingleFileSnapshotExtension):
@@ -38,18 +38,6 @@ class TextFile(SingleFileSnapshotExtension):
 @pytest.fixture
 def snapshot(snapshot: Any) -> Any:
     return snapshot.use_extension(TextFile)
-
-
-@pytest.fixture(autouse=True)
-def no_zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Times of day are of the place where the screen is."""
-    import time
-
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
 
 
 def one_gpu(path: Path) -> int:

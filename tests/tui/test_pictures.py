@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -86,15 +84,6 @@ def test_a_trial_looks_as_agreed(state: str, size: str, snap_compare: Any, tmp_p
         await pilot.pause()
 
     assert snap_compare(app_of("ended"), terminal_size=SIZES[size], run_before=open_it)
-
-
-@pytest.fixture
-def in_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
 
 
 @pytest.mark.usefixtures("in_utc")

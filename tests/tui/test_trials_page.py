@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -131,15 +129,6 @@ def test_every_size_is_drawn(glyphs: Any, tmp_path: Path) -> None:
         for width in (1, 12, 40, 80, 300):
             for height in (1, 2, 5, 9, 100):
                 assert len(trials_rows(state, width, height, glyphs)) <= height
-
-
-@pytest.fixture
-def in_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
 
 
 @pytest.mark.usefixtures("in_utc")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,16 +37,7 @@ def gather(module: Any = None, limit_s: float = LIMIT_S, system: str = "/") -> G
     asking.start()
     asking.join(limit_s)
     found = answers[0] if answers else Gpus(hung=True)
-    return Gpus(
-        failure=found.failure,
-        hung=found.hung,
-        driver=found.driver,
-        cuda=found.cuda,
-        cards=found.cards,
-        instances=found.instances,
-        on_pci=_on_pci(Path(system)),
-        refused=_refused(Path(system)),
-    )
+    return replace(found, on_pci=_on_pci(Path(system)), refused=_refused(Path(system)))
 
 
 def _ask(api: NvmlApi) -> Gpus:

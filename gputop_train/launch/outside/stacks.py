@@ -21,8 +21,6 @@ from gputop_train.probe import arming, sampler, sites
 from gputop_train.probe import words as W
 from gputop_train.probe.state import S
 
-Stacks = Counter[tuple[Thread, tuple[Frame, ...]]]
-
 #: Any interpreter's standard library: the sampler knows that of its own interpreter only.
 _STDLIB = re.compile(r".*/lib(?:64)?/(?:python|pypy)\d\.\d+t?/(?!site-packages|dist-packages)")
 _OWN_STDLIB = f"{Path(os.__file__).parent}{os.sep}"

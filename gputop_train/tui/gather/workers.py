@@ -144,7 +144,6 @@ def _workers(loader: Loader, procs: Sequence[ProcSample], axis: Axis) -> tuple[W
                 state=now.state if now else None,
                 delay=now.run_delay if now else None,
                 reads_per_s=now.read_bytes_per_s if now else None,
-                through_per_s=now.rchar_per_s if now else None,
                 memory=(now.uss if now.uss is not None else now.rss_anon) if now else None,
                 batches=row.batches if row is not None else None,
                 batch_ms=row.fetch_ns / row.batches / 1e6 if row and row.batches else None,

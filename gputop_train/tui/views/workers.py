@@ -18,7 +18,6 @@ class WorkerView:
             storage, ``Z`` is dead; ``None`` = the process was not seen.
         delay: Cores it was ready for and did not get.
         reads_per_s: Bytes a second that came from storage.
-        through_per_s: Bytes a second of all its reads, the page cache's and pipes' too.
         memory: Bytes that it alone holds, as far as they are told apart.
         batches: Batches it has made; ``batch_ms`` is what one took on average.
         history: Cores used, a value per bin.
@@ -30,7 +29,6 @@ class WorkerView:
     state: str | None = None
     delay: float | None = None
     reads_per_s: float | None = None
-    through_per_s: float | None = None
     memory: int | None = None
     batches: int | None = None
     batch_ms: float | None = None
