@@ -58,6 +58,7 @@ class Pipeline:
         self._commit_due_ns = 0
         self._full_since_ns: int | None = None
         self._told: set[tuple[str, int]] = set()
+        self._lost_told: dict[int, int] = {}
         self._eval_ns: dict[str, dict[str, int]] = {}
         self._tails: dict[str, Any] = {}
         self._ranks_told: dict[int, tuple[int, int, int, int]] = {}
@@ -208,9 +209,10 @@ class Pipeline:
             text = f"The probe of rank {rank} gave up; training goes on unmeasured."
             self.note_once("probe-failed", {"rank": rank, "text": text}, rank)
         lost = feed.lost + ring.probe_lost
-        if lost:
-            text = f"Data of rank {rank} was lost because it came faster than it could be read."
-            self.note_once("words-lost", {"rank": rank, "text": text, "words": lost}, rank)
+        if lost and lost >= 2 * self._lost_told.get(feed.pid, 0):
+            self._lost_told[feed.pid] = lost
+            text = f"{lost:,} records of rank {rank} were overwritten before they could be read."
+            self.note("words-lost", {"rank": rank, "text": text, "words": lost})
         silent_ns = now_ns - ring.heartbeat_ns
         if ring.heartbeat_ns and silent_ns > STALE_NS and not ring.finished and feed.alive():
             text = (

@@ -20,6 +20,7 @@ from gputop_train.diagnose.steady import totals_of
 from gputop_train.diagnose.window import Totals, Window
 from gputop_train.model import EXPOSED_LABELS, LABELS, Diagnosis, Finding
 from gputop_train.report import settings
+from gputop_train.report.losses import losses
 from gputop_train.report.memory import last_words
 from gputop_train.report.schema import SCHEMA, validate
 from gputop_train.store.reader import RunReader
@@ -69,6 +70,7 @@ def build(
         "also": [finding_body(f) for f in diagnosis.also],
         "ranks": _ranks(window, reader),
         "overhead": _overhead(window, reader),
+        "data_lost": losses(reader),
     }
     return {key: plain(value) for key, value in report.items()}
 

@@ -135,6 +135,7 @@ REPORT: dict[str, Any] = {
         "share": Maybe(NUMBER),
         "supervisor_cpu_share": Maybe(NUMBER),
     },
+    "data_lost": Each({"what": TEXT, "count": INTEGER, "text": TEXT}),
 }
 
 

@@ -218,6 +218,9 @@ def _numbers(report: Mapping[str, Any], room: int) -> list[str]:
     if parts:
         lines += fmt.row("time", " · ".join(parts), room)
     lines += fmt.row("steps", _step_numbers(report["steps"]), room)
+    # A report of an older release does not have it.
+    for loss in report.get("data_lost") or ():
+        lines += fmt.row("lost", fmt.printable(loss["text"]), room)
     memory = report["memory"]
     if memory["peak_allocated"] is not None:
         what = "private memory (RssAnon)" if memory["basis"] == "rss-anon" else "allocated"

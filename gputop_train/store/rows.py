@@ -34,6 +34,11 @@ INSERT = {
 }
 
 
+def lost_body(count: int) -> dict[str, Any]:
+    """The body of the note about rows that were given up."""
+    return {"rows": count, "text": f"{count:,} measured rows could not be stored and are lost."}
+
+
 class _Step(msgspec.Struct, array_like=True):
     """The columns of ``step``. A struct is checked ten times faster than a tuple."""
 

@@ -282,7 +282,7 @@ class RunWriter:
             rows.refresh_util_rollup(self._db, dev, sec)
 
         if self._unreported_rows:
-            lost = _json({"rows": self._unreported_rows})
+            lost = _json(rows.lost_body(self._unreported_rows))
             self._insert("note", [(self._now_ns(), "store-rows-dropped", lost)])
 
     def _insert(self, table: str, kept: list[tuple[Any, ...]]) -> bool:

@@ -230,7 +230,9 @@ def test_a_row_sqlite_cannot_hold_bars_no_other_and_is_told(path):
         assert reader.memory() == [good]
         assert [s.index for s in reader.steps()] == [0]
         notes = {note.kind: note.body for note in reader.notes()}
-        assert notes == {"kept": {}, "later": {}, "store-rows-dropped": {"rows": 2}}
+        lost = notes["store-rows-dropped"]
+        assert notes == {"kept": {}, "later": {}, "store-rows-dropped": lost}
+        assert lost["rows"] == 2 and "2 measured rows" in lost["text"]
 
 
 def test_old_steps_go_and_their_rollups_stay(path):

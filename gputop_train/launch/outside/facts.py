@@ -88,6 +88,7 @@ def build(
         "also": [finding_body(finding) for finding in diagnosis.also],
         "ranks": [],
         "overhead": {"probe_us_per_step": None, "share": None, "supervisor_cpu_share": None},
+        "data_lost": [],
         "attached": _attached(target, seen, ended),
     }
     return {key: plain(value) for key, value in report.items()}
