@@ -242,7 +242,11 @@ def commands() -> dict[str, click.Command]:
 
 
 def _complain(message: str, code: int) -> int:
-    click.echo(f"gputop-train: {message}", err=True)
+    from gputop_train.report.format import safe
+
+    # A name in it may be anybody's: of a run, of a file, of a process.
+    told = "\n".join(map(safe, message.split("\n")))
+    click.echo(f"gputop-train: {told}", err=True)
     return code
 
 

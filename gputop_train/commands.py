@@ -126,10 +126,11 @@ def attach(
         run_dir = find(run, run_root)
     if burst:
         from gputop_train.launch import bursting
+        from gputop_train.report.format import safe
 
         try:
             for line in bursting.take(run_dir):
-                click.echo(line)
+                click.echo(safe(line))
         except bursting.BurstError as problem:
             raise click.ClickException(str(problem)) from None
         return 0

@@ -176,7 +176,7 @@ def _show(
     from rich.console import Console
 
     from gputop_train.launch.streams import speaks_utf8
-    from gputop_train.report.format import to_ascii
+    from gputop_train.report.format import printable, to_ascii
     from gputop_train.trial.table import table
 
     body = standing.body()
@@ -192,7 +192,7 @@ def _show(
     found = [c["sentence"] for c in body["candidates"]]
     for sentence in [*found, *closing, body["stop_hint"] or ""]:
         if sentence:
-            told = to_ascii(sentence) if ascii_only else sentence
+            told = printable(to_ascii(sentence) if ascii_only else sentence)
             console.print(told, markup=False, soft_wrap=False)
 
 

@@ -12,6 +12,7 @@ import click
 
 from gputop_train.launch import again
 from gputop_train.look import Look
+from gputop_train.report.format import printable
 from gputop_train.trial import store
 
 
@@ -37,7 +38,7 @@ def watch(trial_dir: Path, *, screen: bool, ascii_only: bool, look: Look | None 
     if result.settings:
         given = [again.typed(setting) for setting in result.settings]
         line = keep(store.read(trial_dir) or {}, given)
-        click.echo(f"gputop-train: Run with what was proved: {line}", err=True)
+        click.echo(f"gputop-train: Run with what was proved: {printable(line)}", err=True)
     return result.exit_code or 0
 
 
@@ -126,7 +127,8 @@ def join_outside(pid: int, root: Path) -> Path | None:
     try:
         return remote.join(target, root)
     except Refused as refused:
-        click.echo(f"gputop-train: {refused} Its stacks are looked at instead.", err=True)
+        said = printable(str(refused))
+        click.echo(f"gputop-train: {said} Its stacks are looked at instead.", err=True)
         return None
 
 
@@ -162,7 +164,8 @@ def _print(trial_dir: Path, *, ascii_only: bool) -> int:
 
     body = store.read(trial_dir) or {}
     gone = body.get("state") == "running" and not store.is_running(body)
-    click.echo("It was killed." if gone else str(body.get("now") or body.get("state") or ""))
+    now = str(body.get("now") or body.get("state") or "")
+    click.echo("It was killed." if gone else printable(now))
     rows = [row for row in _list(body.get("table")) if isinstance(row, dict)]
     if rows:
         width = shutil.get_terminal_size((100, 24)).columns if os.isatty(1) else 160
@@ -171,7 +174,7 @@ def _print(trial_dir: Path, *, ascii_only: bool) -> int:
     told = [row.get("sentence") for row in _list(body.get("candidates")) if isinstance(row, dict)]
     for sentence in [*told, *_list(body.get("sentences")), body.get("stop_hint")]:
         if isinstance(sentence, str) and sentence:
-            click.echo(sentence)
+            click.echo(printable(sentence))
     return 0
 
 

@@ -62,7 +62,7 @@ def locate(file: str, cwd: str | None) -> Path:
     """
     if not file or file.startswith("<"):
         raise EditError(f"{file or 'The code'} is not a file that could be changed.")
-    if any(ord(c) < 32 or c in '"\\' for c in file):
+    if any(not c.isprintable() or c in '"\\' for c in file):
         raise EditError("Its name holds characters that a diff cannot carry.")
     path = Path(file)
     if not path.is_absolute():

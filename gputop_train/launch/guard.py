@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from gputop_train.report.format import printable
 from gputop_train.store.errors import StoreError, StoreFull
 
 T = TypeVar("T")
@@ -88,7 +89,7 @@ class Guard:
             return
         self._lines_left -= 1
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
-        line = " ".join(text.split())[:1000]
+        line = printable(text)[:1000]
         if self._lines_left == 0:
             line += " (further lines are left out)"
         try:

@@ -13,9 +13,11 @@ from typing import Any, Literal
 
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
 from gputop_train.launch import identity
 from gputop_train.launch.runfile import read_json as read_json
+from gputop_train.report.format import printable
 
 #: - ``live``: the script runs and a supervisor watches it.
 #: - ``orphaned``: the script runs, its supervisor is gone; ``attach`` starts another.
@@ -207,16 +209,16 @@ def runs_table(
     table.add_column("verdict", no_wrap=True)
     table.add_column("command", overflow="ellipsis", no_wrap=True, ratio=1)
     for run in runs:
-        table.add_row(
+        cells = (
             f"{run.id} {run.name}" if run.name else run.id,
             _started(run.started_wall_ns, now_ns),
             _took(run, now_ns),
             _state_words(run),
             run.verdict or run.status or "-",
-            _printable(
-                " ".join((Path(run.command[0]).name, *run.command[1:])) if run.command else ""
-            ),
+            " ".join((Path(run.command[0]).name, *run.command[1:])) if run.command else "",
         )
+        # Text and no str: Rich would read [brackets] of a command as markup.
+        table.add_row(*(Text(printable(cell)) for cell in cells))
     return table
 
 
@@ -265,10 +267,6 @@ def _lstat(path: Path) -> os.stat_result | None:
         return path.lstat()
     except OSError:
         return None
-
-
-def _printable(text: str) -> str:
-    return "".join(char if char.isprintable() else "?" for char in text)
 
 
 def _text(value: object) -> str | None:

@@ -8,6 +8,8 @@ import sys
 import threading
 from pathlib import Path
 
+from gputop_train.report import format as fmt
+
 _CHUNK_BYTES = 1 << 16
 _POLL_S = 0.05
 _HOLE = bytes(4096)
@@ -102,8 +104,8 @@ class Voice:
         self.lines([f"gputop-train: {text}"])
 
     def lines(self, lines: list[str]) -> None:
-        """Write lines as they are."""
-        text = "\n".join(lines) + "\n"
+        """Write lines; whoever chose a word in them, it does nothing to the terminal."""
+        text = "\n".join(map(fmt.safe, lines)) + "\n"
         # On one terminal a progress bar may stand in the middle of a line.
         if self._pump is not None and self._pump.mid_line and os.isatty(2):
             text = "\n" + text

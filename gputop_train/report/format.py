@@ -81,7 +81,19 @@ def number(value: object) -> str:
 
 def printable(text: str) -> str:
     """Text from a script (a path, a call) on one line and without terminal control codes."""
-    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
+    return safe(" ".join(text.split()))
+
+
+def safe(text: str) -> str:
+    """Text of which nothing moves, hides, reorders or commands on a terminal; spaces stay.
+
+    Printable is what ``str.isprintable`` says: no control code of either set (C0, C1), no
+    formatting character (Unicode Cf: bidirectional overrides and isolates are such), no half of a
+    surrogate pair, no separator but the space.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in text)
 
 
 def to_ascii(text: str) -> str:
@@ -93,11 +105,12 @@ def row(key: str, text: str, width: int, *, key_width: int = 8) -> list[str]:
     """A labelled row, wrapped so that every line fits and continuation lines are aligned.
 
     Words longer than a line (paths) are left whole where a line would hold them, else broken.
+    Whoever chose the words, none of them disturbs the terminal.
     """
     lead = f" {key:<{key_width}}"
     room = max(width, len(lead) + 10)
     return textwrap.wrap(
-        text,
+        safe(text),
         room,
         initial_indent=lead,
         subsequent_indent=" " * len(lead),

@@ -73,7 +73,7 @@ def lines(facts: Facts, width: int, *, ascii_only: bool = False) -> list[str]:
         Lines without line ends.
     """
     room = max(MIN_WIDTH, min(width, MAX_WIDTH)) - 1
-    found = [f"── gputop-train · {facts.run_id} · by line ".ljust(room, "─")]
+    found = [f"── gputop-train · {fmt.printable(facts.run_id)} · by line ".ljust(room, "─")]
     found += fmt.row("run", _scope(facts), room)
     if facts.state is None:
         found += fmt.row("", "Not measured: no probe of this run has told anything.", room)

@@ -99,7 +99,7 @@ def _live_finding(finding: Finding) -> str:
 
 
 def _title(text: str, room: int) -> str:
-    return f"{_RULE * 2} {text} ".ljust(room, _RULE)
+    return f"{_RULE * 2} {fmt.safe(text)} ".ljust(room, _RULE)
 
 
 def _name(id_: str, refined: str | None) -> str:

@@ -12,7 +12,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from gputop_train.report.format import milliseconds, percent, printable, size, to_ascii
+from gputop_train.report.format import milliseconds, percent, printable, safe, size, to_ascii
 from gputop_train.trial import words
 
 Row = Mapping[str, Any]
@@ -68,12 +68,16 @@ def _drawn(rows: Sequence[Row], groups: list[list[_Number]], *, ascii_only: bool
         drawn.add_column("\n".join(n.title for n in group), justify="right", no_wrap=True)
     for row in rows:
         cells = [_change(row), *("\n".join(n.cell(row) for n in group) for group in columns)]
-        drawn.add_row(*(Text(to_ascii(cell) if ascii_only else cell) for cell in cells))
+        drawn.add_row(*(Text(_safe(to_ascii(cell) if ascii_only else cell)) for cell in cells))
     return drawn
 
 
 def _is_measured(number: _Number, rows: Sequence[Row]) -> bool:
     return any(row.get(number.key) is not None for row in rows)
+
+
+def _safe(cell: str) -> str:
+    return "\n".join(map(safe, cell.split("\n")))
 
 
 def _change(row: Row) -> str:
