@@ -18,7 +18,15 @@ from gputop_train import paths
 from gputop_train.launch import ending, identity, runfile, spawn
 from gputop_train.launch.control import ControlError, client_of
 from gputop_train.launch.processes import ProcStat, process_table
-from gputop_train.launch.runs import RunInfo, list_runs, read_run, store_path, supervisor_pid
+from gputop_train.launch.runs import (
+    RunInfo,
+    list_runs,
+    read_run,
+    run_state,
+    store_path,
+    supervisor_pid,
+    where_is,
+)
 from gputop_train.launch.streams import OutputPump, Voice, write_all
 from gputop_train.launch.verdict_lines import VerdictLines
 from gputop_train.store.errors import StoreError
@@ -126,7 +134,10 @@ def report_of(run_dir: Path) -> dict[str, Any] | None:
     run = runfile.read_json(run_dir / "run.json")
     child = identity.recorded_child(run) if run is not None else None
     try:
-        if run is None or child is None or not identity.is_alive(child):
+        # Of a run elsewhere, what it recorded so far: it is not ours to end.
+        alive = child is not None and identity.is_alive(child)
+        away = run is not None and run_state(run_dir, run, _ended(run_dir)) == "elsewhere"
+        if run is None or not (alive or away):
             return finalize(run_dir)
         return _report_so_far(run_dir, run)
     except (ConcludeError, StoreError):
@@ -157,7 +168,7 @@ def attach_plain(
         Voice().say(f"{run_dir} holds no run. See which there are with: {listing}")
         return 2
     if info.state == "elsewhere":
-        Voice().say(f"The run {info.id} is on {info.host}. Attach to it there.")
+        Voice().say(f"The run {info.id} is {where_is(info.host)}. Attach to it there.")
         return 2
     return _Follower(run_dir, json_path, from_end=from_end).run(duration_s)
 
@@ -280,6 +291,10 @@ class _Follower:
                 signal.signal(number, handler)
 
 
+def _ended(run_dir: Path) -> dict[str, Any] | None:
+    return runfile.read_json(paths.RunPaths(run_dir).exit_json)
+
+
 def _report_so_far(run_dir: Path, run: Mapping[str, Any]) -> dict[str, Any]:
     from gputop_train.launch import verdicts
 
@@ -310,7 +325,7 @@ def _nothing_alive(runs: Sequence[RunInfo], root: Path) -> str:
     elsewhere = next((run for run in runs if run.state == "elsewhere"), None)
     if elsewhere is not None:
         return (
-            f"No run is alive on this machine; {elsewhere.id} is on {elsewhere.host}. "
+            f"No run is alive here; {elsewhere.id} is {where_is(elsewhere.host)}. "
             "Attach to it there."
         )
     if runs:

@@ -17,7 +17,7 @@ from gputop_train.launch.feeds import RankState
 from gputop_train.launch.locking import AlreadyWatched, take_lock
 from gputop_train.launch.noring import explain_afterwards
 from gputop_train.launch.pipeline import Pipeline, known_ranks
-from gputop_train.launch.runs import store_path
+from gputop_train.launch.runs import is_elsewhere, store_path, where_is
 from gputop_train.store.errors import StoreBusy, StoreError, StoreFull
 from gputop_train.store.reader import RunReader
 from gputop_train.store.writer import RunWriter
@@ -151,6 +151,7 @@ def finalize(run_dir: str | os.PathLike[str], *, wait_s: float = 10.0) -> dict[s
     run = runfile.read_json(directory / "run.json")
     if run is None:
         raise ConcludeError(f"{directory} holds no run. Name one that `gputop-train runs` lists.")
+    _refuse_elsewhere(directory, run)
     lock, report = _lock_or_report(directory, wait_s)
     if lock is None:
         if report is not None:
@@ -178,6 +179,25 @@ def finalize(run_dir: str | os.PathLike[str], *, wait_s: float = 10.0) -> dict[s
     if conclusion.report is None:
         raise ConcludeError(conclusion.problem or "The report could not be made.")
     return conclusion.report
+
+
+def _refuse_elsewhere(run_dir: Path, run: Mapping[str, Any]) -> None:
+    """Leave a run alone whose processes or whose store cannot be seen from here.
+
+    A lock says nothing on a file system that does not pass it on to other machines, and a dead PID
+    may be alive there: a report made here would end a living run's record.
+    """
+    if not is_elsewhere(run_dir, run):
+        return
+    ended = (run_dir / "exit.json").exists()
+    if (ended and store_path(run_dir, run).exists()) or (run_dir / "report.json").exists():
+        return
+    host = run.get("host")
+    where = where_is(host if isinstance(host, str) else None)
+    raise ConcludeError(
+        f"The run {run_dir.name} is {where}, and its report is made there. Ask for it there with "
+        f"`{paths.come_back('report', run_dir)}`, or wait for its end."
+    )
 
 
 def remove_ring_dir(run: Mapping[str, Any]) -> None:

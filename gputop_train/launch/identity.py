@@ -39,6 +39,18 @@ def boot_id() -> str | None:
         return None
 
 
+def pid_namespace() -> str | None:
+    """Return what names the PID namespace we are in, such as ``pid:[4026531836]``.
+
+    Two containers of one machine share its boot and may share its name, and a PID of one of them
+    means nothing in the other (pid_namespaces(7)). ``None`` where ``/proc`` does not tell.
+    """
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return None
+
+
 def _stat_fields(pid: int) -> list[str] | None:
     """Return the fields of ``/proc/PID/stat`` from the state (field 3) on."""
     try:

@@ -23,13 +23,15 @@ from gputop_train.report.format import printable
 #: - ``orphaned``: the script runs, its supervisor is gone; ``attach`` starts another.
 #: - ``finished``: the script ended and its exit was recorded.
 #: - ``lost``: the script is gone and nobody saw how it ended (the shim was killed, or a reboot).
-#: - ``elsewhere``: started on another machine that shares this directory, and not ended as far as
-#:   can be seen from here.
+#: - ``elsewhere``: started on another machine or in another container that shares this directory,
+#:   and not ended as far as can be seen from here.
 State = Literal["live", "orphaned", "finished", "lost", "elsewhere"]
 
-#: A run we believe lost, but whose files changed this recently, may live in another process
-#: namespace (a container that shares the directory): it is not offered for removal.
+#: A run of another PID namespace of this machine lives as long as its files change: the monitor
+#: writes every second, the script prints. A container that was killed changes nothing any more.
 _RECENT_S = 3600.0
+#: A run of another machine that changed nothing for so long is not kept from removal any more.
+_FORGOTTEN_S = 30 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +115,7 @@ def read_run(path: Path) -> RunInfo | None:
         verdict=_text(found.get("refined")) or _text(found.get("id")),
         summary=_text(found.get("summary")),
         size_bytes=allocated_bytes(path),
-        protected=bool(name)
-        or state in ("live", "orphaned", "elsewhere")
-        or (state == "lost" and _changed_within(path, _RECENT_S)),
+        protected=bool(name) or state in ("live", "orphaned") or _may_live(path, state),
     )
 
 
@@ -123,7 +123,7 @@ def run_state(path: Path, run: Mapping[str, Any], exit_: Mapping[str, Any] | Non
     """Where a run stands, judged from this machine."""
     if exit_ is not None:
         return "finished" if exit_code(exit_) is not None else "lost"
-    if run.get("host") != socket.gethostname():
+    if is_elsewhere(path, run):
         return "elsewhere"
     child = identity.recorded_child(run)
     if child is None:
@@ -132,6 +132,27 @@ def run_state(path: Path, run: Mapping[str, Any], exit_: Mapping[str, Any] | Non
     if not identity.is_alive(child):
         return "lost"
     return "live" if supervisor_pid(path) is not None else "orphaned"
+
+
+def is_elsewhere(path: Path, run: Mapping[str, Any]) -> bool:
+    """Whether the processes of a run that has not ended cannot be looked up from here.
+
+    They are on another machine, or in a PID namespace that is not ours: there the same PIDs are
+    other processes, or none.
+    """
+    if run.get("host") != socket.gethostname():
+        return True
+    theirs, ours = run.get("pid_ns"), identity.pid_namespace()
+    if not isinstance(theirs, str) or ours is None or theirs == ours:
+        return False
+    return run.get("boot_id") == identity.boot_id() and _changed_within(path, _RECENT_S)
+
+
+def where_is(host: str | None) -> str:
+    """Where a run is that is ``elsewhere``, as a person says it."""
+    if host == socket.gethostname():
+        return "in another container of this machine"
+    return f"on {printable(host)}" if host else "on another host"
 
 
 def supervisor_pid(path: Path) -> int | None:
@@ -228,7 +249,7 @@ def _state_words(run: RunInfo) -> str:
             return "stopped"
         return "finished" if run.exit_code == 0 else f"exit {run.exit_code}"
     if run.state == "elsewhere":
-        return f"on {run.host or 'another host'}"
+        return "in a container" if run.host == socket.gethostname() else where_is(run.host)
     return run.state
 
 
@@ -253,6 +274,12 @@ def _took(run: RunInfo, now_ns: int) -> str:
     if hours:
         return f"{hours}h{minutes:02d}m"
     return f"{minutes}m{seconds % 60:02d}s" if minutes else f"{seconds}s"
+
+
+def _may_live(path: Path, state: State) -> bool:
+    if state == "elsewhere":
+        return _changed_within(path, _FORGOTTEN_S)
+    return state == "lost" and _changed_within(path, _RECENT_S)
 
 
 def _changed_within(path: Path, seconds: float) -> bool:

@@ -205,6 +205,7 @@ def _describe(run_dir: Path, ring_dir: Path, options: Options, command: Command)
         "started_mono_ns": time.monotonic_ns(),
         "host": os.uname().nodename,
         "boot_id": identity.boot_id(),
+        "pid_ns": identity.pid_namespace(),
         "uid": os.geteuid(),
         "shim": None,
         "child": None,

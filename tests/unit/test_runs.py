@@ -14,9 +14,11 @@ import pytest
 from rich.console import Console
 
 from gputop_train.launch import conclude, identity
+from gputop_train.launch.attach import report_of
 from gputop_train.launch.housekeeping import prune, surplus
 from gputop_train.launch.runs import (
     RunInfo,
+    _state_words,
     exit_code,
     list_runs,
     read_run,
@@ -105,6 +107,48 @@ def test_a_run_of_another_machine_is_not_judged_from_here(tmp_path, sleeper):
     info = read_run(path)
     assert info.state == "elsewhere"
     assert info.protected
+
+
+@pytest.mark.parametrize(
+    ("fields", "where"),
+    [
+        ({"host": "node17"}, "on node17"),
+        ({"pid_ns": "pid:[4026539999]"}, "in a container"),
+    ],
+)
+def test_a_run_that_lives_elsewhere_is_never_ended_from_here(tmp_path, fields, where):
+    # The PID is nobody's here, which says nothing about there; no lock of theirs reaches us.
+    child = {"pid": 2**22 - 1, "start_ticks": 1, "pgid": 2**22 - 1, "sid": 2**22 - 1}
+    path = make_run(tmp_path, "aaa", ended=False, child=child, **fields)
+    assert read_run(path).state == "elsewhere"
+    assert _state_words(read_run(path)) == where
+    with pytest.raises(conclude.ConcludeError, match="its report is made there"):
+        conclude.finalize(path, wait_s=0)
+    assert report_of(path) is None
+    assert sorted(file.name for file in path.iterdir()) == ["run.json"]
+
+
+def test_an_ended_run_whose_store_lies_on_another_machine_is_reported_there(tmp_path):
+    path = make_run(tmp_path, "aaa", host="node17", store="/var/tmp/nowhere/run.sqlite")
+    with pytest.raises(conclude.ConcludeError, match="is on node17, and its report is made there"):
+        conclude.finalize(path, wait_s=0)
+    assert not (path / "report.json").exists()
+
+
+def test_a_container_that_was_killed_long_ago_left_a_lost_run(tmp_path):
+    path = make_run(tmp_path, "aaa", ended=False, pid_ns="pid:[4026539999]", child=None)
+    old = time.time() - 2 * 3600
+    os.utime(path / "run.json", (old, old))
+    os.utime(path, (old, old))
+    assert read_run(path).state == "lost"
+
+
+def test_a_run_of_another_machine_is_kept_for_a_month_without_a_sign_of_life(tmp_path):
+    path = make_run(tmp_path, "aaa", ended=False, host="node17")
+    for days, protected in ((29, True), (31, False)):
+        then = time.time() - days * 86_400
+        os.utime(path, (then, then))
+        assert (read_run(path).state, read_run(path).protected) == ("elsewhere", protected)
 
 
 def test_a_killed_script_shows_the_code_a_shell_would_give():

@@ -148,6 +148,7 @@ def _set_up(target: outside.Target, run_dir: Path, ring_dir: Path) -> None:
         "started_mono_ns": time.monotonic_ns(),
         "host": os.uname().nodename,
         "boot_id": process.boot_id,
+        "pid_ns": identity.pid_namespace(),
         "uid": os.geteuid(),
         "attached": True,
         "shim": None,
