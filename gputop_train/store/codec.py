@@ -70,7 +70,11 @@ class RecordCodec(Generic[T]):
 
     def encode(self, record: T) -> bytes:
         """The record's fields without those kept in columns."""
-        return _encode(self._pick(record))
+        fields = self._pick(record)
+        try:
+            return _encode(fields)
+        except UnicodeEncodeError:
+            return _encode(well_formed(fields))
 
     def decode(self, body: bytes, **keys: Any) -> T:
         """Rebuilds a record.
@@ -85,6 +89,29 @@ class RecordCodec(Generic[T]):
         fields = dict(zip(self._names, _values.decode(body), strict=False))
         fields.update(keys)
         return msgspec.convert(fields, self._model)
+
+
+def well_formed(value: Any) -> Any:
+    r"""The same plain data in text that UTF-8 can hold.
+
+    On Linux a file name or an argument is bytes: what of them is no UTF-8 is half a surrogate pair
+    in Python's strings (PEP 383), which no encoder takes. It becomes an escape such as ``\udce9``.
+    """
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, Mapping):
+        return {well_formed(key): well_formed(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [well_formed(part) for part in value]
+    return value
+
+
+def to_json(value: object) -> str:
+    """Anything plain as JSON, whatever its text holds."""
+    try:
+        return msgspec.json.encode(value).decode()
+    except UnicodeEncodeError:
+        return msgspec.json.encode(well_formed(msgspec.to_builtins(value))).decode()
 
 
 def _picker(names: Sequence[str | None]) -> Callable[[Any], tuple[Any, ...]]:

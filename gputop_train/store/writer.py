@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from gputop_train.model import (
     GpmSample,
     GpuSample,
@@ -27,7 +25,7 @@ from gputop_train.model import (
     UtilSample,
 )
 from gputop_train.store import files, retention, rows
-from gputop_train.store.codec import Codecs
+from gputop_train.store.codec import Codecs, to_json
 from gputop_train.store.rollup import SECOND_NS, second
 from gputop_train.store.seconds import Seconds
 
@@ -148,7 +146,7 @@ class RunWriter:
         t_ns = self._now_ns() if t_ns is None else t_ns
         leave = ("sites", "site_stats", "loaders")
         body = {key: value for key, value in state.items() if key not in leave}
-        self._buffer("probe_state").append((rank, t_ns, _json(body)))
+        self._buffer("probe_state").append((rank, t_ns, to_json(body)))
 
     def add_memory(self, samples: Iterable[MemorySample]) -> None:
         """Adds allocator readings; one of the same rank and time replaces the earlier."""
@@ -181,18 +179,18 @@ class RunWriter:
 
     def add_finding(self, t_ns: int, body: Mapping[str, Any]) -> None:
         """Adds a diagnosis; one equal to the one before is not stored again."""
-        text = _json(body)
+        text = to_json(body)
         if text != self._last_finding:
             self._last_finding = text
             self._buffer("finding").append((t_ns, text))
 
     def add_note(self, t_ns: int, kind: str, body: Mapping[str, Any]) -> None:
         """Adds a one-off fact about the watching."""
-        self._buffer("note").append((t_ns, kind, _json(body)))
+        self._buffer("note").append((t_ns, kind, to_json(body)))
 
     def set_meta(self, key: str, value: object) -> None:
         """Sets a value of the run as a whole; anything JSON can hold."""
-        self._buffer("meta").append((key, _json(value)))
+        self._buffer("meta").append((key, to_json(value)))
 
     def commit(self) -> None:
         """Makes everything added so far visible to readers.
@@ -282,7 +280,7 @@ class RunWriter:
             rows.refresh_util_rollup(self._db, dev, sec)
 
         if self._unreported_rows:
-            lost = _json(rows.lost_body(self._unreported_rows))
+            lost = to_json(rows.lost_body(self._unreported_rows))
             self._insert("note", [(self._now_ns(), "store-rows-dropped", lost)])
 
     def _insert(self, table: str, kept: list[tuple[Any, ...]]) -> bool:
@@ -394,7 +392,3 @@ class RunWriter:
             ).fetchone()
             floors[rank] = newest[rank] + 1 if oldest_ns is None else second(oldest_ns)
         return floors, newest
-
-
-def _json(value: object) -> str:
-    return msgspec.json.encode(value).decode()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -11,8 +13,10 @@ from hypothesis import strategies as st
 
 from gputop_train.model import EXPOSED_LABELS, LABELS, GpuSample
 from gputop_train.store.codec import Codecs, current_layout
+from gputop_train.store.reader import RunReader
+from gputop_train.store.writer import RunWriter
 from tests import store_support as any_of
-from tests.store_support import GPU, small
+from tests.store_support import GPU, loader, site, small
 
 CODECS = Codecs()
 KINDS = {
@@ -98,3 +102,16 @@ def test_time_under_a_label_of_another_version_counts_as_other():
 
 def test_the_layout_survives_its_own_trip():
     assert Codecs.from_json(CODECS.to_json()).layout == current_layout()
+
+
+def test_names_that_are_no_utf_8_are_kept_as_escapes(tmp_path: Path) -> None:
+    name = os.fsdecode(b"/data/caf\xe9/train.py")
+    with RunWriter(tmp_path / "run.sqlite") as writer:
+        writer.set_meta("run", {"command": ["python", name], name: (1, None)})
+        writer.put_sites([dataclasses.replace(site(1, 1, 1), file=name)], t_ns=1)
+        writer.put_loaders([dataclasses.replace(loader(), dataset=name)], t_ns=1)
+    with RunReader(tmp_path / "run.sqlite") as reader:
+        kept = "/data/caf\\udce9/train.py"
+        assert reader.meta("run", {}) == {"command": ["python", kept], kept: [1, None]}
+        assert [found.file for found in reader.sites()] == [kept]
+        assert [found.dataset for found in reader.loaders()] == [kept]
