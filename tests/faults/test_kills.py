@@ -1,0 +1,185 @@
+"""kill -9 of each process of a run, at random moments: training is the one that would have been."""
+
+from __future__ import annotations
+
+import random
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from gputop_train.launch import runfile
+from tests.faults.matrix import told
+from tests.faults.training import (
+    EXIT_CODE,
+    TRAINING,
+    Plain,
+    Screen,
+    gone,
+    kill,
+    loader_worker,
+    lost_words,
+    plain,
+    printed_steps,
+    report,
+    screen,
+    unharmed,
+    watching,
+)
+from tests.launching import World, wait_for, world
+
+pytestmark = pytest.mark.slow
+
+#: Rounds of each in the long form, 200 in all; their moments come from the round's number.
+ROUNDS = {"supervisor": 50, "screen": 50, "trainer": 40, "worker": 40, "shim": 20}
+#: What torch itself says where a worker was killed, its process left out.
+WORKER_GONE = (
+    rb"^RuntimeError: DataLoader worker \(pid\(?s?\)? \d+\) (is killed by signal|exited unexp)"
+)
+PAUSE_S = 0.01
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Plain:
+    return plain(tmp_path_factory.mktemp("plain"), 100, 1)
+
+
+def test_supervisors_and_screens_may_all_be_killed_under_one_training(
+    tmp_path: Path, bare: Plain
+) -> None:
+    gate = tmp_path / "gate"
+    with world(tmp_path) as here:
+        here.script(TRAINING)
+        with screen(here, *bare.arguments(0.0, gate, 60)) as first:
+            first.shows()
+            kill(first.pid)
+        kill(here.supervisor_pid())
+        with screen(here, "attach", here.run_dir().name) as second:
+            replaced: int = wait_for(lambda: watching(here), "another supervisor")
+            second.shows()
+            here.wait_for_output(b"step 59")
+            kill(replaced)
+            kill(second.pid)
+        gate.touch()
+        unharmed(here, bare)
+        found = report(here)
+    assert (found["steps"]["count"], found["data_lost"]) == (bare.steps, [])
+    assert found["run"]["exit_code"] == EXIT_CODE
+    told("kill -9: supervisor")
+    told("kill -9: screen")
+
+
+# -- by hand ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def length_s(tmp_path_factory: pytest.TempPathFactory, bare: Plain) -> float:
+    """Wall time from a launch to its end: what moments are drawn from."""
+    with world(tmp_path_factory.mktemp("length")) as here:
+        here.script(TRAINING)
+        began = time.monotonic()
+        assert here.run("--no-tui", *bare.arguments(PAUSE_S)).returncode == EXIT_CODE
+        return time.monotonic() - began
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("process", "number"),
+    [(process, number) for process, rounds in ROUNDS.items() for number in range(rounds)],
+)
+def test_killed_at_a_random_moment(
+    process: str, number: int, tmp_path: Path, bare: Plain, length_s: float
+) -> None:
+    moment = random.Random(f"{process} {number}").random() * length_s
+    while not struck(process, moment, tmp_path / f"after-{moment:.3f}", bare):
+        moment *= 0.7
+
+
+def struck(process: str, moment_s: float, place: Path, bare: Plain) -> bool:
+    """One round; ``False`` when the process was not there any more."""
+    place.mkdir()
+    with world(place) as here:
+        here.script(TRAINING)
+        arguments = bare.arguments(PAUSE_S)
+        if process == "screen":
+            with screen(here, *arguments) as shown:
+                time.sleep(moment_s)
+                return killed(process, here, bare, moment_s, shown)
+        here.start("--no-tui", *arguments)
+        time.sleep(moment_s)
+        return killed(process, here, bare, moment_s)
+
+
+def killed(
+    process: str, here: World, bare: Plain, moment_s: float, shown: Screen | None = None
+) -> bool:
+    """Kill it, and look what became of training and record."""
+    victim = shown.pid if shown is not None else find(process, here)
+    if victim is None or gone(victim):
+        return False
+    kill(victim)
+    if process == "screen" and not list(here.root.glob("*/run.json")):
+        return True  # killed before the script was started: nothing has run
+    if process == "trainer":
+        lost = check_training(here, bare, {128 + signal.SIGKILL, EXIT_CODE})
+    elif process == "worker":
+        lost = check_training(here, bare, {1, EXIT_CODE})
+    else:
+        unharmed(here, bare)
+        found = report(here)
+        assert (found["steps"]["count"], found["data_lost"]) == (bare.steps, []), found["steps"]
+        lost = "nothing" if found["run"]["exit_code"] == EXIT_CODE else "the exit code"
+        if process != "shim":
+            assert lost == "nothing"
+    ended = runfile.read_exit(here.run_dir())
+    said = (ended.reason if ended is not None else None) or ""
+    told(f"kill -9: {NAMES[process]}", lost=lost, said=said, detail=f"after {moment_s:.2f} s")
+    return True
+
+
+NAMES = {
+    "supervisor": "supervisor",
+    "screen": "screen",
+    "trainer": "training process",
+    "worker": "loader worker",
+    "shim": "shim",
+}
+
+
+def find(process: str, here: World) -> int | None:
+    """The process to kill, once it is there; ``None`` when the run has ended without it."""
+    ended = here.run_dir() / "exit.json"
+    looks = {
+        "supervisor": lambda: watching(here),
+        "trainer": lambda: (here.run_json().get("child") or {}).get("pid"),
+        "worker": lambda: loader_worker(here),
+        "shim": lambda: (here.run_json().get("shim") or {}).get("pid"),
+    }
+    return wait_for(lambda: looks[process]() or (ended.exists() and -1)) or None
+
+
+def check_training(here: World, bare: Plain, codes: set[int]) -> str:
+    """A training that was struck itself ends as torch would have it end; what was not recorded."""
+    wait_for((here.run_dir() / "exit.json").exists, "the script's end")
+    ended = runfile.read_exit(here.run_dir())
+    assert ended is not None and ended.status in codes, ended
+    output = here.output()
+    steps = printed_steps(output)
+    before = b"\n".join(output.splitlines()[:steps])
+    assert bare.output.startswith(before)
+    if ended.status == 1:
+        assert re.search(WORKER_GONE, output, re.MULTILINE), output
+    elif ended.status == EXIT_CODE:
+        assert output == bare.output
+    else:
+        assert bare.output.startswith(output)
+    found = report(here)
+    assert found["run"]["exit_code"] == ended.status
+    assert lost_words(found) == "nothing"
+    missing = steps - (found["steps"]["count"] or 0)
+    # The end of a step is told before the script prints it, but a killed process takes along what
+    # its probe had not written yet.
+    assert missing >= 0 or missing == -1
+    return "nothing" if missing <= 0 else f"the last {missing} steps"
