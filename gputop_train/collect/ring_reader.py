@@ -6,6 +6,7 @@ then yields short reads instead of SIGBUS.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -29,6 +30,9 @@ MAX_POLL_WORDS: Final = 1 << 16
 #: that has fallen behind this far leaves them and counts them lost.
 GUARD_WORDS: Final = 4096
 MAX_JSON_DEPTH: Final = 8
+
+#: Errors that say nothing of a ring: we ourselves are short of descriptors or memory.
+OUR_LIMITS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 _HEADER: Final = struct.Struct("<8sIIIiQQQQiI")
 _LIVE_OFFSET: Final = 64
@@ -292,7 +296,11 @@ class Ring:
 
 
 def rings(directory: str | os.PathLike[str]) -> list[Path]:
-    """The ring files of a run, oldest name first; empty when the directory is not there."""
+    """The ring files of a run, oldest name first; empty when the directory is not there.
+
+    Raises:
+        OSError: We ourselves are short of descriptors or memory (`OUR_LIMITS`).
+    """
     try:
         with os.scandir(directory) as entries:
             found = [
@@ -300,7 +308,9 @@ def rings(directory: str | os.PathLike[str]) -> list[Path]:
                 for entry in entries
                 if entry.name.endswith(".ring") and entry.is_file(follow_symlinks=False)
             ]
-    except OSError:
+    except OSError as error:
+        if error.errno in OUR_LIMITS:
+            raise
         return []
     return sorted(found)
 

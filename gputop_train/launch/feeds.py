@@ -15,8 +15,9 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from gputop_train.collect.ring_reader import Ring, RingError, rings
+from gputop_train.collect.ring_reader import OUR_LIMITS, Ring, RingError, rings
 from gputop_train.collect.timeline import Batch, Timeline
+from gputop_train.launch import identity
 from gputop_train.launch.processes import read_process, runs_code
 from gputop_train.model import Interval, Step
 
@@ -93,9 +94,9 @@ class Feed:
     def alive(self) -> bool:
         """Whether the process that writes this ring still runs."""
         process = read_process(self.pid)
-        return (
-            process is not None and process.start_ticks == self.start_ticks and runs_code(process)
-        )
+        if process is None:
+            return identity.out_of_sight(self.pid)
+        return process.start_ticks == self.start_ticks and runs_code(process)
 
     @property
     def lost(self) -> int:
@@ -202,6 +203,7 @@ class Feeds:
         self._ranks = known
         self._refuse = refuse
         self._seen: set[str] = set()
+        self._read_out: list[Path] = []
         self.active: list[Feed] = []
         self.ever = 0
 
@@ -219,17 +221,30 @@ class Feeds:
         return state.steps if state is not None else 0
 
     def discover(self) -> list[Feed]:
-        """Open rings that appeared, oldest first."""
+        """Open rings that appeared, oldest first.
+
+        Raises:
+            OSError: We ourselves are short of something just now; ask again.
+        """
         found = [path for path in rings(self._directory) if path.name not in self._seen]
         opened = []
+        short: OSError | None = None
         for path in found[: max(MAX_FEEDS - len(self.active), 0)]:
             self._seen.add(path.name)
             try:
                 opened.append((path, Ring.open(path)))
             except (RingError, OSError) as error:
-                self._refuse(str(error))
+                why = error.__cause__ if isinstance(error, RingError) else error
+                if isinstance(why, OSError) and why.errno in OUR_LIMITS:
+                    self._seen.discard(path.name)
+                    short = why
+                else:
+                    self._refuse(str(error))
         opened.sort(key=lambda item: item[1].header.armed_mono_ns)
-        return [feed for path, ring in opened if (feed := self._admit(path, ring)) is not None]
+        fresh = [feed for path, ring in opened if (feed := self._admit(path, ring)) is not None]
+        if short is not None and not fresh:
+            raise short
+        return fresh
 
     def gone(self) -> list[Feed]:
         """The feeds whose process is gone."""
@@ -240,10 +255,17 @@ class Feeds:
         self.active.remove(feed)
         feed.refresh_snapshot()
         batches = feed.drain()
-        # Its data is in the store now; shared memory is not ours to keep.
-        with contextlib.suppress(OSError):
-            feed.path.unlink()
+        self._read_out.append(feed.path)
         return batches
+
+    def remove_read(self) -> None:
+        """Give back the shared memory of dropped feeds: their data is safe in the store by now.
+
+        Before that a supervisor that replaces this one would need them.
+        """
+        while self._read_out:
+            with contextlib.suppress(OSError):
+                self._read_out.pop().unlink()
 
     def request_burst(self) -> int:
         """Ask every training process for a profiler burst; how many could be asked."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from gputop_train.collect.ring_reader import OUR_LIMITS
 from gputop_train.report.format import printable
 from gputop_train.store.errors import StoreError, StoreFull
 
@@ -52,7 +55,8 @@ class Guard:
         """Call unless the part is off; ``None`` when it is off or failed.
 
         A store that cannot be read or written just now only pauses a part: what waits for it is
-        kept, so giving up would lose a run to a lock that somebody held for a minute.
+        kept, so giving up would lose a run to a lock that somebody held for a minute. The same goes
+        for descriptors and memory we ourselves are short of.
 
         Raises:
             StoreFull: Passed on: a full disk is no broken part, and who writes handles it.
@@ -66,6 +70,12 @@ class Guard:
             raise
         except StoreError as error:
             self._wait(part, state, error)
+            return None
+        except OSError as error:
+            if error.errno in OUR_LIMITS:
+                self._wait(part, state, error, _short_of(error))
+            else:
+                self._failed(part, state, error)
             return None
         except Exception as error:
             self._failed(part, state, error)
@@ -98,11 +108,16 @@ class Guard:
         except (OSError, ValueError):
             pass
 
-    def _wait(self, part: str, state: _Part, error: StoreError) -> None:
+    def _wait(self, part: str, state: _Part, error: Exception, why: str | None = None) -> None:
         state.resume_ns = self._clock() + STORE_RETRY_NS
-        if not state.waits:  # once per spell, or an hour's lock would fill the log
-            state.waits = True
-            self.log(f"{part} waits: {error}")
+        if state.waits:  # once per spell, or an hour's lock would fill the log
+            return
+        state.waits = True
+        self.log(f"{part} waits: {error}")
+        if why is not None:
+            text = f"Watching {part} waits: {why}."
+            with contextlib.suppress(Exception):  # the store may be short of the same
+                self._note("part-waits", {"part": part, "text": text})
 
     def _failed(self, part: str, state: _Part, error: Exception) -> None:
         state.failures += 1
@@ -117,6 +132,11 @@ class Guard:
             self._note("part-failed", {"part": part, "off": off, "text": text})
         except Exception as failure:  # the store itself may be what is broken
             self.log(f"a note could not be stored: {_describe(failure)}")
+
+
+def _short_of(error: OSError) -> str:
+    what = "memory" if error.errno == errno.ENOMEM else "file descriptors (ulimit -n)"
+    return f"the supervisor has no {what} left"
 
 
 def _describe(error: BaseException) -> str:

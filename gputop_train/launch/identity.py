@@ -88,10 +88,31 @@ def same_process(pid: int, ticks: int | None, boot: str | None) -> bool:
 
 
 def is_alive(process: ProcessId) -> bool:
-    """Return whether this very process still runs."""
-    return same_process(process.pid, process.start_ticks, process.boot_id) and is_running(
-        process.pid
-    )
+    """Return whether this very process still runs.
+
+    One that is out of sight is taken for it: to signal a process takes more (`send`), and to
+    declare a training dead that goes on would be worse.
+    """
+    same = same_process(process.pid, process.start_ticks, process.boot_id)
+    return (same and is_running(process.pid)) or out_of_sight(process.pid)
+
+
+def out_of_sight(pid: int) -> bool:
+    """Return whether there is such a process and we have no descriptor left to look at it with."""
+    try:
+        os.close(os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as failure:
+        if failure.errno not in (errno.EMFILE, errno.ENFILE) or pid <= 0:
+            return False
+    else:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True  # somebody else's, but who is it?
+    return True
 
 
 def identify(pid: int) -> ProcessId | None:

@@ -115,6 +115,8 @@ class Pipeline:
                 self._full_since_ns = now_ns
                 self.guard.log(str(error))
             return
+        if not self.writer.waiting_rows:
+            self.feeds.remove_read()
         if self._full_since_ns is not None:
             seconds = (now_ns - self._full_since_ns) / 1e9
             self._full_since_ns = None

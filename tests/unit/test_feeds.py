@@ -11,7 +11,11 @@ from pathlib import Path
 import pytest
 
 from gputop_train.launch.feeds import Feeds, RankState, choose_rank
+from gputop_train.launch.pipeline import Pipeline
 from gputop_train.probe import ring, words
+from gputop_train.store.reader import RunReader
+from gputop_train.store.writer import RunWriter
+from tests.limits import no_descriptors
 
 
 @pytest.mark.parametrize(
@@ -85,6 +89,43 @@ def test_a_process_that_replaces_another_is_followed_once_that_one_was_read(tmp_
     assert [feed.pid for feed in feeds.discover()] == [second.pid]
     assert indices(feeds) == [(0, n) for n in range(5, 10)]
     assert feeds.attempts()[0][0] == 2
+
+
+def test_a_ring_that_was_read_stays_until_its_data_is_in_the_store(tmp_path, sleepers):
+    process = sleepers[0]
+    rings = tmp_path / "rings"
+    rings.mkdir()
+    write_ring(rings, process.pid, -1, first_ns=10**12, steps=5)
+    with RunWriter(tmp_path / "run.sqlite") as writer:
+        pipeline = Pipeline(rings, None, writer, {})
+        pipeline.tick(10**12)
+        process.kill()
+        process.wait()
+        # A supervisor that is killed here leaves steps that are nowhere but in the ring.
+        pipeline.tick(10**12 + 1)
+        assert pipeline.feeds.active == []
+        assert len(list(rings.iterdir())) == 1
+        pipeline.commit(10**12 + 2)
+    assert list(rings.iterdir()) == []
+    with RunReader(tmp_path / "run.sqlite") as reader:
+        assert len(reader.steps()) == 5
+
+
+def test_without_descriptors_a_ring_is_opened_later_and_its_process_not_given_up(
+    tmp_path, sleepers
+):
+    process = sleepers[0]
+    write_ring(tmp_path, process.pid, -1, first_ns=10**12, steps=5)
+    feeds = Feeds(tmp_path, {}, refuse=pytest.fail)
+    with no_descriptors(), pytest.raises(OSError, match="Too many open files"):
+        feeds.discover()
+    (feed,) = feeds.discover()
+    with no_descriptors():
+        assert feed.alive()
+    process.kill()
+    process.wait()
+    with no_descriptors():
+        assert not feed.alive()
 
 
 def test_steps_an_earlier_supervisor_stored_are_not_counted_again(tmp_path, sleepers):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from gputop_train.launch.guard import LOG_LINES, MAX_FAILURES, RETRY_NS, STORE_RETRY_NS, Guard
@@ -110,3 +112,18 @@ def test_at_the_end_a_pause_is_over(guard):
     assert guard.run("store", lambda: 1) is None
     guard.retry_now("store")
     assert guard.run("store", lambda: 1) == 1
+
+
+def test_what_lacks_descriptors_waits_and_says_so_once() -> None:
+    now, told = [0], []
+    guard = Guard(lambda kind, body: told.append((kind, body["text"])), lambda: now[0])
+
+    def short() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    for _ in range(10):  # more often than a broken part is tried
+        assert guard.run("rings", short) is None
+        now[0] += STORE_RETRY_NS
+    assert guard.run("rings", lambda: 7) == 7
+    assert [kind for kind, _ in told] == ["part-waits"]
+    assert "no file descriptors (ulimit -n) left" in told[0][1]

@@ -13,6 +13,7 @@ import pytest
 
 from gputop_train.launch import identity
 from gputop_train.launch.identity import ProcessId
+from tests.limits import no_descriptors
 
 SLEEPER = "import time\nprint('up', flush=True)\ntime.sleep(60)"
 
@@ -126,3 +127,17 @@ def test_a_handler_of_the_process_itself_is_seen() -> None:
     finally:
         signal.signal(signal.SIGUSR2, before)
     assert not identity.catches(os.getpid(), signal.SIGUSR2)
+
+
+def test_without_descriptors_a_process_is_not_declared_dead_and_not_signalled(
+    sleeper: subprocess.Popen[bytes],
+) -> None:
+    who = identity.identify(sleeper.pid)
+    assert who is not None
+    with no_descriptors():
+        assert identity.is_alive(who)
+        assert not identity.send(who, signal.SIGTERM)
+    sleeper.kill()
+    sleeper.wait()
+    with no_descriptors():
+        assert not identity.is_alive(who)
