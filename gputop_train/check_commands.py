@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from gputop_train.trial.interrupts import Interrupts
 
 _ROOT_HELP = "Where runs are kept."
+#: A report takes some tens of kilobytes; a file of anyone's may be anything.
+_REPORT_BYTES = 16 << 20
 
 
 class _Trouble(click.ClickException):
@@ -123,8 +125,11 @@ def _report_file(path: Path) -> dict[str, Any]:
     from gputop_train.report.compare import readable
 
     try:
-        report = json.loads(path.read_bytes())
-    except (OSError, ValueError) as failure:
+        # Without O_NONBLOCK a named pipe of that name would hold us for ever.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:  # noqa: PTH123
+            content = stream.read(_REPORT_BYTES + 1) or b""
+        report: Any = json.loads(content) if len(content) <= _REPORT_BYTES else None
+    except (OSError, ValueError, RecursionError) as failure:
         why = failure.strerror if isinstance(failure, OSError) else "it is not JSON"
         raise click.ClickException(
             f"{path} cannot be read: {why}. Name a run, a recording or a report of --json."

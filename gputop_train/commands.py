@@ -47,11 +47,22 @@ def find(run: str | None, run_root: str | None) -> Path:
     from gputop_train.launch.attach import AttachError, resolve
 
     if run is not None and "/" in run and (Path(run) / "run.json").is_file():
+        _refuse_anothers(Path(run))
         return Path(run).resolve()
     try:
         return Path(resolve(run, _root(run_root)).path)
     except AttachError as problem:
         raise click.ClickException(str(problem)) from None
+
+
+def _refuse_anothers(run_dir: Path) -> None:
+    """Only root reads runs of others: they could name our processes and files as theirs."""
+    owner = run_dir.stat().st_uid
+    if owner != os.geteuid() and os.geteuid() != 0:
+        raise click.ClickException(
+            f"The run {run_dir} belongs to another user (uid {owner}). Copy it to a directory of "
+            "your own, or ask for a recording of it."
+        )
 
 
 @contextlib.contextmanager

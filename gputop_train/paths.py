@@ -261,6 +261,16 @@ def make_private_dir(path: Path) -> Path:
     return path
 
 
+def is_private_dir(path: Path) -> bool:
+    """Whether ``path`` is, as it stands, a directory as ``make_private_dir`` makes them."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    return ours and not stat.S_IMODE(found.st_mode) & 0o077
+
+
 def make_run_dir(root: Path, run_id: str) -> Path:
     """Make and return the private directory of a new run.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import time
 from collections.abc import Mapping
@@ -25,6 +26,8 @@ from gputop_train.store.writer import RunWriter
 #: How long the end of a run waits for a store that another program holds locked. Nothing but the
 #: report waits for us, and what is only in memory would be lost.
 LAST_COMMIT_S = 600.0
+#: Rings, those that are just being made, and the control socket.
+_OF_A_RING_DIR = re.compile(r"\d+-\d+\.ring(\.tmp\d+)?|control\.sock")
 _LAST_COMMIT_PAUSE_S = 0.5
 
 
@@ -54,7 +57,7 @@ def open_pipeline(run_dir: Path, run: Mapping[str, Any], sid: int | None) -> Pip
     store = store_path(run_dir, run)
     known, damaged = _earlier(store)
     writer = RunWriter(store)
-    pipeline = Pipeline(Path(str(run.get("ring_dir"))), sid, writer, known or {})
+    pipeline = Pipeline(_ring_dir(run) or run_dir / "no-rings", sid, writer, known or {})
     child = identity.recorded_child(run)
     if sid is not None and child is not None:
         pipeline.memory_kills = host_oom.KillCount.of(child.pid)
@@ -151,6 +154,11 @@ def finalize(run_dir: str | os.PathLike[str], *, wait_s: float = 10.0) -> dict[s
     run = runfile.read_json(directory / "run.json")
     if run is None:
         raise ConcludeError(f"{directory} holds no run. Name one that `gputop-train runs` lists.")
+    if directory.stat().st_uid != os.geteuid():  # root too: links in it would be its owner's
+        raise ConcludeError(
+            f"{directory} belongs to another user, who alone can have its report made. "
+            "Ask for a recording of it, or for its report."
+        )
     _refuse_elsewhere(directory, run)
     lock, report = _lock_or_report(directory, wait_s)
     if lock is None:
@@ -202,16 +210,25 @@ def _refuse_elsewhere(run_dir: Path, run: Mapping[str, Any]) -> None:
 
 def remove_ring_dir(run: Mapping[str, Any]) -> None:
     """Remove what a run left in shared memory: only files of kinds we make, never a tree."""
-    named = run.get("ring_dir")
-    if not isinstance(named, str) or not named:
+    directory = _ring_dir(run)
+    if directory is None or not paths.is_private_dir(directory):
         return
-    directory = Path(named)
     # OSError: gone already, or something else lies there and the directory stays.
     with contextlib.suppress(OSError):
         for entry in directory.iterdir():
-            if ".ring" in entry.name or entry.name == "control.sock":
+            if _OF_A_RING_DIR.fullmatch(entry.name):
                 entry.unlink(missing_ok=True)
         directory.rmdir()
+
+
+def _ring_dir(run: Mapping[str, Any]) -> Path | None:
+    """Where a run's rings are, by ``run.json``: believed only if it is called as the run is.
+
+    A run directory may come from anyone, and elsewhere the rings are another run's: those of a
+    process that ended are removed once they were read.
+    """
+    named = Path(str(run.get("ring_dir")))
+    return named if named.name == run.get("id") else None
 
 
 def _earlier(store: Path) -> tuple[dict[int, RankState] | None, str | None]:

@@ -171,9 +171,11 @@ def write_file(target: Path, content: bytes) -> None:
     if not regular or target.is_symlink():
         target.write_bytes(content)  # a device, a pipe, or a link the person set up
         return
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    # In a directory shared with others, a name they can foresee may be a link of theirs by now.
+    temporary = target.with_name(f".{target.name}.{os.urandom(6).hex()}")
     try:
-        temporary.write_bytes(content)
+        with temporary.open("xb") as stream:
+            stream.write(content)
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)

@@ -15,6 +15,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from gputop_train import paths
 from gputop_train.launch import identity
 from gputop_train.launch.runfile import read_json as read_json
 from gputop_train.report.format import printable
@@ -165,12 +166,18 @@ def supervisor_pid(path: Path) -> int | None:
 
 
 def store_path(run_dir: Path, run: Mapping[str, Any]) -> Path:
-    """Where a run's store is now: on local disk while it runs, in the run directory at the end."""
+    """Where a run's store is now: on local disk while it runs, in the run directory at the end.
+
+    ``run.json`` is believed only if it names a place of the kind we make: a run directory may come
+    from anyone, and a store is continued, put aside when damaged, and removed once it came home.
+    """
     home = run_dir / "run.sqlite"
     named = run.get("store")
     if not isinstance(named, str) or not named:
         return home
     away = Path(named)
+    if away.name != home.name or not paths.is_private_dir(away.parent):
+        return home
     # A run directory that was copied or moved names the store of the one it was made from.
     foreign = (away.parent / "run.json").exists()
     return home if foreign or (home.exists() and not away.exists()) else away

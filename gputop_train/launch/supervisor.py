@@ -232,6 +232,8 @@ class Supervisor:
     def _doors(self) -> list[Path]:
         named = self._run.get("control_socket")
         doors = [Path(named)] if isinstance(named, str) else []
+        # Where we made it; a run.json of anyone's names no other place to make directories.
+        doors = [door for door in doors if door.parent.name == self._dir.name]
         own = paths.socket_path(self._dir)
         short = len(os.fsencode(own)) <= paths.SOCKET_PATH_MAX_BYTES
         return [*doors, own] if short and not paths.is_network_fs(self._dir) else doors

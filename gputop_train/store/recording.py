@@ -251,7 +251,11 @@ def _pack(parts: Path, target: Path) -> None:
 
 
 def _unpack(archive: Path, target: Path) -> None:
-    with archive.open("rb") as file:
+    # Without O_NONBLOCK a named pipe of that name would hold us for ever.
+    fd = os.open(archive, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise _refusal(archive, "is not a regular file")
         _check_frame(file, archive)
         with zipfile.ZipFile(file) as packed:
             entries = packed.infolist()

@@ -311,7 +311,7 @@ def test_another_users_run_is_neither_shown_nor_removed(tmp_path):
 def test_a_copied_run_reads_its_own_store_and_never_the_originals(tmp_path):
     original, copy, local = tmp_path / "a" / "3f2a91", tmp_path / "b" / "3f2a91", tmp_path / "local"
     for directory in (original, copy, local):
-        directory.mkdir(parents=True)
+        directory.mkdir(mode=0o700, parents=True)
         (directory / "run.sqlite").touch()
     (original / "run.json").touch()
     run = {"store": str(original / "run.sqlite")}
