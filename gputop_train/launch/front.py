@@ -19,7 +19,16 @@ from types import FrameType
 from typing import Any
 
 from gputop_train import paths
-from gputop_train.launch import again, ending, identity, runfile, signals, spawn, start_trial
+from gputop_train.launch import (
+    again,
+    ending,
+    identity,
+    runfile,
+    signals,
+    spawn,
+    start_trial,
+    tied,
+)
 from gputop_train.launch.ending import Interrupted
 from gputop_train.launch.options import Options, Setting
 from gputop_train.launch.runfile import Exit
@@ -32,6 +41,10 @@ _TICK_S = 0.1
 #: A supervisor that keeps dying has a reason that another one meets as well.
 _SUPERVISORS_MAX = 3
 _SUPERVISOR_AGE_MIN_S = 5.0
+_WHY_TIED = {
+    "init": "this is the container's first process",
+    "job": "the scheduler ends what remains of a step",
+}
 
 
 def run(options: Options, environ: Mapping[str, str]) -> int:
@@ -83,7 +96,8 @@ class _Front:
         self.launched = launched
         self.options = options
         self.watch = ExitWatch(launched)
-        self.relay = signals.Relay(launched.child)
+        self.tie = tied.tie(environ)
+        self.relay = signals.Relay(launched.child, launched.shim_pid, self.tie)
         self.voice = Voice()
         self.interrupted = False
         self._environ = environ
@@ -177,7 +191,7 @@ class _Plain(_Front):
                 return ended
             # A script that was told to end is seen to its end, reader or not: `train.py | tee`
             # loses its reader to the same Ctrl-C.
-            if self.pump.lost and not self.relay.ending:
+            if self.pump.lost and not self.relay.ending and self.tie is None:
                 return None
             self.keep_supervised()
 
@@ -244,6 +258,12 @@ class _Screen(_Front):
                 self.voice.say(f"Running again with {words}, to compare with {self.launched.id}.")
             return status
         back = paths.come_back("attach", self.launched.run_dir)
+        if self.tie is not None:
+            why = _WHY_TIED[self.tie]
+            self.voice.say(
+                f"Leaving would end the training ({why}); the screen comes back with: {back}"
+            )
+            return self._go_on_plainly()
         self.voice.say(f"Detached; training goes on. Come back with: {back}")
         return code or 0
 

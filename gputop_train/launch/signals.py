@@ -14,7 +14,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
-from gputop_train.launch import identity
+from gputop_train.launch import identity, tied
 from gputop_train.launch.identity import ProcessId
 
 #: Seconds between the SIGTERM of a second Ctrl-C and SIGKILL: what ``docker stop`` grants.
@@ -54,16 +54,22 @@ class Action:
     say: str | None = None
 
 
-def decide(signum: int, *, from_terminal: bool, interrupts: int) -> Action:
+def decide(
+    signum: int, *, from_terminal: bool, interrupts: int, tie: tied.Tie | None = None
+) -> Action:
     """Return what to do about a signal; pure.
 
     Args:
         signum: What arrived.
         from_terminal: The kernel sent it (``SI_KERNEL``), as it does for a key; not ``kill``.
         interrupts: Ctrl-C presses before this one.
+        tie: What would end the training if we left.
     """
+    if tie == "init" and signum in tied.UNNOTICED_BY_INIT:
+        return Action("ignore")
     if signum == signal.SIGHUP:
-        return Action("detach")
+        # A bare script would get it; a scheduler's warning may be any signal.
+        return Action("send", signum) if tie == "job" else Action("detach")
     if signum not in FORWARDED:
         return Action("ignore")
     if signum == signal.SIGTSTP:
@@ -103,12 +109,19 @@ def block() -> Collection[int]:
 class Relay:
     """Hands signals on to the script's process; the thin shell around ``decide``.
 
+    Args:
+        child: The script's process.
+        shim: Its parent's PID.
+        tie: What would end the training if we left.
+
     Attributes:
         ending: A signal that ends scripts has been handed on.
     """
 
-    def __init__(self, child: ProcessId) -> None:
+    def __init__(self, child: ProcessId, shim: int, tie: tied.Tie | None = None) -> None:
         self._child = child
+        self._shim = shim
+        self._tie = tie
         self._fetched = fetched()
         self._interrupts = 0
         self._kill_at: float | None = None
@@ -125,9 +138,21 @@ class Relay:
         if found is None:
             return None
         from_terminal = found.si_code > 0  # SI_USER and its kin are zero and below, sigaction(2)
-        action = decide(found.si_signo, from_terminal=from_terminal, interrupts=self._interrupts)
+        action = decide(
+            found.si_signo,
+            from_terminal=from_terminal,
+            interrupts=self._interrupts,
+            tie=self._tie,
+        )
         if found.si_signo == signal.SIGINT and from_terminal:
             self._interrupts += 1
+        if (
+            action.kind == "send"
+            and not from_terminal
+            and tied.sent_to_all(found.si_signo, found.si_pid, self._shim)
+        ):
+            self.ending = self.ending or found.si_signo in _ENDING
+            return Action("ignore", found.si_signo)
         self._act(action)
         return action
 

@@ -132,6 +132,20 @@ def test_a_hangup_detaches_and_a_strange_signal_does_nothing() -> None:
     assert decide(signal.SIGCHLD, from_terminal=False, interrupts=0).kind == "ignore"
 
 
+@pytest.mark.parametrize(
+    ("tie", "number", "kind"),
+    [
+        ("init", signal.SIGHUP, "ignore"),
+        ("init", signal.SIGTSTP, "ignore"),
+        ("init", signal.SIGTERM, "send"),
+        ("job", signal.SIGHUP, "send"),
+        ("job", signal.SIGTSTP, "pause"),
+    ],
+)
+def test_where_our_leaving_would_end_the_training_we_stay(tie, number, kind) -> None:
+    assert decide(number, from_terminal=False, interrupts=0, tie=tie).kind == kind
+
+
 def test_a_signal_we_were_told_to_ignore_is_not_fetched() -> None:
     assert signal.SIGHUP in fetched()
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
