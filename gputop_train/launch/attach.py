@@ -128,7 +128,7 @@ def report_of(run_dir: Path) -> dict[str, Any] | None:
     # Imported here: listing runs and following one must not load numpy.
     from gputop_train.launch.conclude import ConcludeError, finalize
 
-    report = runfile.read_json(paths.RunPaths(run_dir).report_json)
+    report = runfile.read_report(run_dir)
     if report is not None:
         return report
     run = runfile.read_json(run_dir / "run.json")
@@ -194,6 +194,8 @@ class _Follower:
         if ended is None:
             how = "" if ensure_supervised(self._dir) else ", without a supervisor"
             self._voice.say(f"attached to run {self._dir.name}{how}; Ctrl-C leaves it running")
+        if self._pump.missing:
+            self._voice.say(f"What the script printed is gone: {self._dir} holds no output.log.")
         verdicts = VerdictLines(store_path(self._dir, self._run), self._voice)
         with self._signals_mean_leave():
             self._pump.start()

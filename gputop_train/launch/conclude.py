@@ -168,7 +168,7 @@ def finalize(run_dir: str | os.PathLike[str], *, wait_s: float = 10.0) -> dict[s
             f"The supervisor of {directory.name} is still at work. Try again in a moment."
         )
     try:
-        report = runfile.read_json(directory / "report.json")
+        report = runfile.read_report(directory)
         if report is not None:
             return report
         child = identity.recorded_child(run)
@@ -253,7 +253,7 @@ def _earlier(store: Path) -> tuple[dict[int, RankState] | None, str | None]:
 def _lock_or_report(run_dir: Path, wait_s: float) -> tuple[int | None, dict[str, Any] | None]:
     deadline = time.monotonic() + wait_s
     while (lock := _try_lock(run_dir)) is None:
-        report = runfile.read_json(run_dir / "report.json")
+        report = runfile.read_report(run_dir)
         if report is not None or time.monotonic() >= deadline:
             return None, report
         time.sleep(0.1)

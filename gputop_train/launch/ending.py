@@ -14,6 +14,7 @@ from typing import Any
 
 from gputop_train import paths
 from gputop_train.launch import runfile
+from gputop_train.launch.logtail import open_regular
 from gputop_train.launch.streams import Voice, speaks_utf8, write_all
 
 #: Seconds the supervisor gets for draining, the last diagnosis and the report.
@@ -40,11 +41,10 @@ def await_report(
         pause: Wait a moment, handling signals meanwhile; may raise ``Interrupted``.
         voice: Where trouble is told.
     """
-    report_json = paths.RunPaths(run_dir).report_json
     deadline = time.monotonic() + REPORT_WAIT_S
     while True:
         gone = supervisor_gone()
-        report = runfile.read_json(report_json)
+        report = runfile.read_report(run_dir)
         if report is not None:
             return report
         if gone:
@@ -69,7 +69,7 @@ def _build_report(run_dir: Path, voice: Voice) -> dict[str, Any] | None:
             f"What was recorded is kept in {run_dir}; its output is in output.log."
         )
         return None
-    return runfile.read_json(paths.RunPaths(run_dir).report_json)
+    return runfile.read_report(run_dir)
 
 
 def print_summary(
@@ -197,9 +197,8 @@ def hint_at_failure(run_dir: Path, run: Mapping[str, Any], voice: Voice) -> None
 
 
 def _tail(log: Path) -> bytes:
-    try:
-        fd = os.open(log, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
+    fd = open_regular(log)
+    if fd is None:
         return b""
     with os.fdopen(fd, "rb") as stream:
         stream.seek(max(0, os.fstat(fd).st_size - _TAIL_BYTES))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from gputop_train.launch.logtail import open_regular
 from gputop_train.report.line_facts import Output
 
 #: The newest bytes of the log whose lines are counted; the rest is taken to be like them.
@@ -21,9 +22,8 @@ def printed(log: Path) -> Output | None:
     Returns:
         ``None`` where there is no such file.
     """
-    try:
-        fd = os.open(log, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
+    fd = open_regular(log)
+    if fd is None:
         return None
     try:
         total = os.fstat(fd).st_size

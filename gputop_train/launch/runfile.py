@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gputop_train import paths
+from gputop_train.report import schema
 
 #: Room set aside for run.json before anything starts: arguments may be long, disks may be full.
 _SPARE_BYTES = 2048
@@ -91,6 +92,15 @@ def read_json(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, RecursionError):
         return None
     return loaded if isinstance(loaded, dict) else None
+
+
+def read_report(run_dir: Path) -> dict[str, Any] | None:
+    """Return the run's report; ``None`` while there is none, and where it is damaged.
+
+    It is made from the store, so a damaged one is made anew from there.
+    """
+    found = read_json(run_dir / "report.json")
+    return None if found is None or schema.damaged(found) else found
 
 
 def read_exit(run_dir: Path) -> Exit | None:

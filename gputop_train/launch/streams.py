@@ -8,6 +8,7 @@ import sys
 import threading
 from pathlib import Path
 
+from gputop_train.launch.logtail import open_regular
 from gputop_train.report import format as fmt
 
 _CHUNK_BYTES = 1 << 16
@@ -23,6 +24,7 @@ class OutputPump(threading.Thread):
 
     Attributes:
         lost: The reader is gone: a closed pipe, a vanished terminal.
+        missing: There is no log to copy.
         mid_line: The last byte written was not a newline.
         skipped_bytes: Text given up by the bound on ``output.log`` before it could be copied.
     """
@@ -31,7 +33,9 @@ class OutputPump(threading.Thread):
         super().__init__(name="output", daemon=True)
         self._start_at = start
         self._target = target_fd
-        self._source = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        # None: it was removed, or something else lies there; then there is nothing to copy.
+        self._source = open_regular(path)
+        self.missing = self._source is None
         self._ending = threading.Event()
         self.lost = False
         self.mid_line = False
@@ -43,13 +47,16 @@ class OutputPump(threading.Thread):
 
     def run(self) -> None:
         """Copy until told to finish or until nobody reads any more."""
+        if self._source is None:
+            self._ending.wait()
+            return
         offset = self._start_at
         try:
             while True:
                 last_round = self._ending.is_set()
                 chunk = os.pread(self._source, _CHUNK_BYTES, offset)
                 if chunk.startswith(_HOLE):
-                    offset, chunk = self._over_hole(offset, chunk)
+                    offset, chunk = self._over_hole(self._source, offset, chunk)
                 if chunk:
                     self._write(chunk)
                     offset += len(chunk)
@@ -62,16 +69,16 @@ class OutputPump(threading.Thread):
         finally:
             os.close(self._source)
 
-    def _over_hole(self, offset: int, chunk: bytes) -> tuple[int, bytes]:
+    def _over_hole(self, source: int, offset: int, chunk: bytes) -> tuple[int, bytes]:
         """Skip a range that was punched out of the log; zeros the script wrote are kept."""
         try:
-            data = os.lseek(self._source, offset, os.SEEK_DATA)
+            data = os.lseek(source, offset, os.SEEK_DATA)
         except OSError:
             return offset, chunk  # all hole up to the end, or a file system that cannot tell
         if data <= offset:
             return offset, chunk
         self.skipped_bytes += data - offset
-        return data, os.pread(self._source, _CHUNK_BYTES, data)
+        return data, os.pread(source, _CHUNK_BYTES, data)
 
     def _write(self, chunk: bytes) -> None:
         view = memoryview(chunk)

@@ -117,7 +117,7 @@ def side(
     known = _mapping(window.run if window is not None else None)
     id_ = _text(run, "id") or "run"
     # A report of an older release does not say what became of its settings.
-    became = run.get("settings") or settings.outcomes(run, ())
+    became = _rows(run, "settings") or settings.outcomes(run, ())
     return RunSide(
         id=id_,
         title=title or _text(known, "name") or id_,
@@ -144,7 +144,7 @@ def side(
         peak_reserved=_whole(memory, "peak_reserved"),
         peak_basis=_text(memory, "basis") or "",
         verdict=_verdict(report),
-        settings=tuple(settings.words(setting) for setting in became),
+        settings=tuple(settings.words(setting) for setting in became if settings.is_one(setting)),
         changes_results=_texts(run.get("changes_results")),
         what_if=_texts(known.get("what_if")),
     )

@@ -57,6 +57,15 @@ _FINDING = {
     "advice": Each({"text": TEXT, "setting": Maybe(OBJECT)}),
     "gain": Maybe(_GAIN),
 }
+#: What became of a setting that was asked for.
+SETTING = {
+    "setting": TEXT,
+    "value": (NUMBER, TEXT, FLAG),
+    "status": Maybe(OneOf("applied", "refused", "no effect", "inconclusive")),
+    "where": Each(TEXT),
+    "why": Maybe(TEXT),
+    "changes_results": FLAG,
+}
 #: What a report is. Keys beyond these are allowed: a newer version may say more.
 REPORT: dict[str, Any] = {
     "schema": INTEGER,
@@ -75,16 +84,7 @@ REPORT: dict[str, Any] = {
         "gpus": Each({"uuid": TEXT, "name": Maybe(TEXT), "util_mean": Maybe(NUMBER)}),
         "signals_missing": Each(TEXT),
         "overrides": OBJECT,
-        "settings": Each(
-            {
-                "setting": TEXT,
-                "value": (NUMBER, TEXT, FLAG),
-                "status": Maybe(OneOf("applied", "refused", "no effect", "inconclusive")),
-                "where": Each(TEXT),
-                "why": Maybe(TEXT),
-                "changes_results": FLAG,
-            }
-        ),
+        "settings": Each(SETTING),
         "changes_results": Each(TEXT),
     },
     "status": OneOf("verdict", "healthy", "abstained", "too-early", "no-steps"),
@@ -151,6 +151,24 @@ def validate(report: object) -> list[str]:
     return problems
 
 
+#: Keys that older releases of schema 1 did not write.
+_LATER = {"report.data_lost", "report.run.settings"}
+
+
+def damaged(report: object, form: Any = REPORT) -> str | None:
+    """Why something cannot be read as a report of any release of schema 1; ``None`` if it can.
+
+    Args:
+        report: What was in a file.
+        form: What it should be; a part of ``REPORT`` for a part of a report.
+    """
+    for problem in _check(report, form, "report"):
+        path, _, what = problem.partition(" ")
+        if what != "is absent." or path not in _LATER:
+            return problem
+    return None
+
+
 def _check(value: Any, kind: Any, path: str) -> list[str]:
     if isinstance(kind, Maybe):
         return [] if value is None else _check(value, kind.of, path)
@@ -178,7 +196,7 @@ def _is(value: Any, kind: str) -> bool:
     if kind == FLAG:
         return isinstance(value, bool)
     if kind == INTEGER:
-        return isinstance(value, int) and not isinstance(value, bool)
+        return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63
     if kind == NUMBER:
         return isinstance(value, (int, float)) and not isinstance(value, bool) and _finite(value)
     if kind == TEXT:
@@ -187,7 +205,10 @@ def _is(value: Any, kind: str) -> bool:
 
 
 def _finite(value: float) -> bool:
-    return math.isfinite(value)
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number that no float holds
+        return False
 
 
 def _agree(report: Mapping[str, Any]) -> list[str]:

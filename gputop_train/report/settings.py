@@ -11,6 +11,7 @@ from pathlib import PurePath
 from typing import Any
 
 from gputop_train.model import Loader
+from gputop_train.report import schema
 
 APPLIED, REFUSED, NO_EFFECT = "applied", "refused", "no effect"
 #: A what-if that went wrong on the way: the leg proves nothing.
@@ -71,6 +72,11 @@ def outcomes(
             outcome["why"] = "; ".join(filter(None, [outcome["why"], apart]))
         found.append({**outcome, "setting": f"what_if:{key}"})
     return found
+
+
+def is_one(outcome: object) -> bool:
+    """Whether something from a report's file is an outcome as `outcomes` makes them."""
+    return isinstance(outcome, Mapping) and not schema.damaged(outcome, schema.SETTING)
 
 
 def words(outcome: Mapping[str, Any]) -> str:

@@ -226,6 +226,8 @@ def _login(uid: object) -> str | None:
 def _tail(path: Path, size: int) -> str:
     """The end of a file, from the beginning of a line."""
     try:
+        if not path.is_file():  # opening a FIFO would wait for ever
+            return ""
         with path.open("rb") as file:
             end = file.seek(0, os.SEEK_END)
             begin = file.seek(max(0, end - size))

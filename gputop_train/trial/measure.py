@@ -13,7 +13,7 @@ from typing import Any
 
 from gputop_train import paths
 from gputop_train.launch import runfile
-from gputop_train.launch.logtail import LineFolder
+from gputop_train.launch.logtail import LineFolder, open_regular
 from gputop_train.launch.runfile import Exit
 from gputop_train.launch.runs import store_path
 from gputop_train.model import LABELS, Step
@@ -315,8 +315,10 @@ def last_error(log: Path) -> str | None:
 
 def tail(log: Path, count: int) -> list[str]:
     """The last lines of a log that are not empty, safe to print."""
+    fd = open_regular(log)
+    if fd is None:
+        return []
     try:
-        fd = os.open(log, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         with os.fdopen(fd, "rb") as stream:
             stream.seek(max(0, os.fstat(fd).st_size - _TAIL_BYTES))
             text = stream.read().decode("utf-8", "replace")
