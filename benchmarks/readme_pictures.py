@@ -60,7 +60,7 @@ async def take(name: str) -> None:
         run_dir = next(Path(scratch).rglob("run.sqlite")).parent
         source = ReplaySource(run_dir)
         doors = Doors(read_json(run_dir / "run.json") or {}, None, why_not="A replay.")
-        app = GputopApp(source, replay=source, hz=10.0, doors=doors)
+        app = GputopApp(source, replay=source.playback, hz=10.0, doors=doors)
         async with app.run_test(size=picture.size) as pilot:
             await shown(pilot, (f"{picture.recording}.py",))
             await pilot.press("end")

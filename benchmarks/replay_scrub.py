@@ -28,7 +28,8 @@ from benchmarks.store_size import SECOND_NS, Load, Simulator  # noqa: E402
 from benchmarks.tui_wire import cpu_s  # noqa: E402
 from gputop_train.look import WINDOWS  # noqa: E402
 from gputop_train.store.writer import RunWriter  # noqa: E402
-from gputop_train.tui.pages import NAMES  # noqa: E402
+from gputop_train.tui.pages import names  # noqa: E402
+from gputop_train.tui.playback import Playback  # noqa: E402
 from gputop_train.tui.replay import ReplaySource  # noqa: E402
 from gputop_train.tui.snapshot import View  # noqa: E402
 from tests.terminal.screen_pty import REPLAY, Terminal  # noqa: E402
@@ -81,30 +82,30 @@ def sources(place: Path, hours: float, seeks: int) -> Iterator[tuple[str, float,
     picks = random.Random(1)
     opens = []
     for _ in range(5):
-        source = ReplaySource(place, clock=Still())
+        source = ReplaySource(place, Playback(clock=Still()))
         opens.append(timed(lambda s=source: s.read(View(60, COLUMNS, 400))))  # type: ignore[misc]
         source.close()
     yield "open and first snapshot", *summary(opens)
-    source = ReplaySource(place, clock=Still())
+    source = ReplaySource(place, Playback(clock=Still()))
     for window in WINDOWS:
         view = View(window, COLUMNS, 400)
         source.read(view)
         jumps, steps = [], []
         for _ in range(seeks):
-            source.seek(-1e12)
-            source.seek(picks.uniform(0, length_s))
+            source.playback.seek(-1e12)
+            source.playback.seek(picks.uniform(0, length_s))
             jumps.append(timed(lambda v=view: source.read(v)))  # type: ignore[misc]
-            source.seek(10)
+            source.playback.seek(10)
             steps.append(timed(lambda v=view: source.read(v)))  # type: ignore[misc]
         yield f"jump anywhere, axis of {window} s", *summary(jumps)
         yield f"ten seconds on, axis of {window} s", *summary(steps)
-    for page in NAMES[1:]:
+    for page in names()[1:]:
         view = View(60, COLUMNS, 400, page=page)
         source.read(view)
         jumps = []
         for _ in range(seeks):
-            source.seek(-1e12)
-            source.seek(picks.uniform(0, length_s))
+            source.playback.seek(-1e12)
+            source.playback.seek(picks.uniform(0, length_s))
             jumps.append(timed(lambda v=view: source.read(v)))  # type: ignore[misc]
         yield f"jump anywhere, {page} page", *summary(jumps)
     source.close()

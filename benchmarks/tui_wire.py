@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from gputop_train.model import GpmSample, GpuSample, HostSample, ProcSample, Step, UtilSample
 from gputop_train.store.writer import RunWriter
-from gputop_train.tui.pages import by_name, key_of
+from gputop_train.tui.pages import key_of, names
 from tests.terminal.screen_pty import LIVE, Terminal
 from tests.tui.made_run import PARTS, UUID, S, run_json, write_store
 
@@ -175,7 +175,7 @@ def table(args: argparse.Namespace, columns: int, rows: int) -> str:
     """Every page of ours and the neighbours, as Markdown."""
     ssh = not args.local
     found: list[tuple[str, dict[str, Any]]] = []
-    for name in by_name():
+    for name in names():
         key = "" if name == "overview" else key_of(name)
         shows = f"{key_of(name)} {name}]"
         one = measure(columns, rows, args.seconds, ssh=ssh, key=key, shows=shows)

@@ -11,18 +11,21 @@ from pathlib import Path
 from gputop_train import paths
 from gputop_train.launch.runfile import read_json
 from gputop_train.look import Look
-from gputop_train.tui import terminal, themes
-from gputop_train.tui.application import GputopApp
-from gputop_train.tui.base import BaseApp
-from gputop_train.tui.control import request_stop
-from gputop_train.tui.doors import Doors
+from gputop_train.tui import terminal
+from gputop_train.tui.feed import Later, Source
 from gputop_train.tui.files import write_private
-from gputop_train.tui.messages import LeaveNow
-from gputop_train.tui.replay import ReplaySource
+from gputop_train.tui.loading import swiftly
+from gputop_train.tui.playback import Playback
 from gputop_train.tui.result import TuiResult
-from gputop_train.tui.source import LiveSource
 from gputop_train.tui.terminal import can_run
-from gputop_train.tui.trial_app import TrialApp
+
+with swiftly():
+    from gputop_train.tui import themes
+    from gputop_train.tui.application import GputopApp
+    from gputop_train.tui.base import BaseApp
+    from gputop_train.tui.control import request_stop
+    from gputop_train.tui.doors import Doors
+    from gputop_train.tui.messages import LeaveNow
 
 
 def _crash_report(error: BaseException, run_dir: Path, again: str) -> str:
@@ -61,6 +64,18 @@ def _run(app: BaseApp, run_dir: Path, look: Look, *, replay: bool, again: str) -
     return result if result is not None else TuiResult("ended" if replay else "detached", 0)
 
 
+def _live(run_dir: Path) -> Source:
+    with swiftly():
+        from gputop_train.tui.source import LiveSource
+    return LiveSource(run_dir)
+
+
+def _recorded(run_dir: Path, playback: Playback) -> Source:
+    with swiftly():
+        from gputop_train.tui.replay import ReplaySource
+    return ReplaySource(run_dir, playback)
+
+
 def run_live(
     run_dir: Path | str,
     *,
@@ -80,7 +95,7 @@ def run_live(
     """
     path, look = Path(run_dir), look or Look()
     app = GputopApp(
-        LiveSource(path),
+        Later(lambda: _live(path)),
         run_dir=path,
         ascii=ascii or terminal.needs_ascii(),
         hz=look.hz or terminal.repaint_hz(),
@@ -115,12 +130,12 @@ def run_replay(
         pictures: Where screenshots go when ``run_dir`` is about to be removed again.
     """
     path, look = Path(run_dir), look or Look()
-    source = ReplaySource(path, speed=speed)
+    playback = Playback(speed=speed)
     app = GputopApp(
-        source,
+        Later(lambda: _recorded(path, playback)),
         run_dir=path,
         pictures=pictures,
-        replay=source,
+        replay=playback,
         ascii=ascii or terminal.needs_ascii(),
         hz=look.hz or terminal.repaint_hz(),
         window_s=look.window_s,
@@ -142,6 +157,8 @@ def run_trial(trial_dir: Path, *, ascii: bool = False, look: Look | None = None)
         ascii: Draw with plain ASCII; chosen by itself where the terminal needs it.
         look: The rest of how it looks.
     """
+    from gputop_train.tui.trial_app import TrialApp
+
     app = TrialApp(trial_dir, ascii=ascii or terminal.needs_ascii())
     again = paths.come_back("attach", trial_dir, root=trial_dir.parent.parent)
     return _run(app, trial_dir, look or Look(), replay=False, again=again)

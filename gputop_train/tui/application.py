@@ -21,17 +21,14 @@ from gputop_train.look import WINDOWS
 from gputop_train.tui import commands, terminal
 from gputop_train.tui.clipboard import Copy
 from gputop_train.tui.doors import Doors
-from gputop_train.tui.feed import Feed
+from gputop_train.tui.feed import Feed, Source
+from gputop_train.tui.loading import load_rest
 from gputop_train.tui.messages import ReadFailed, SnapshotReady, StopAnswered
 from gputop_train.tui.page import Page
 from gputop_train.tui.paging import PagedApp
-from gputop_train.tui.replay import ReplayControls
+from gputop_train.tui.playback import ReplayControls
 from gputop_train.tui.result import TuiResult
 from gputop_train.tui.screens.ask import leaving
-from gputop_train.tui.screens.reading import Reading
-from gputop_train.tui.screens.texts import help_page, laid_out
-from gputop_train.tui.screens.trial import Trial
-from gputop_train.tui.source import Source
 from gputop_train.tui.text import duration
 from gputop_train.tui.widgets.timechart import plot_columns
 from gputop_train.tui.widgets.verdict import advice_block
@@ -98,7 +95,13 @@ class GputopApp(PagedApp):
             period_s=1 / hz,
             ready=lambda snapshot: self.post_message(SnapshotReady(snapshot)),
             failed=lambda text: self.post_message(ReadFailed(text)),
+            afterwards=load_rest,
         )
+
+    @property
+    def is_replay(self) -> bool:
+        """Whether a recording is played back."""
+        return self._replay is not None
 
     # Textual's life cycle
 
@@ -149,8 +152,9 @@ class GputopApp(PagedApp):
 
     def action_leave(self) -> None:
         """Ask what to do with a script that still runs; leave at once when none does."""
-        if isinstance(self.screen, Trial):
-            self.screen.action_leave_trial()
+        leave = getattr(self.screen, "action_leave_trial", None)
+        if leave is not None:
+            leave()
             return
         if len(self.screen_stack) > 1:
             self.pop_screen()
@@ -192,13 +196,16 @@ class GputopApp(PagedApp):
 
     def action_help(self) -> None:
         """Keys and how to read the screen."""
+        from gputop_train.tui.screens.reading import Reading
+        from gputop_train.tui.screens.texts import help_page, laid_out
+
         page = help_page(
             self.glyphs,
             page=self.front.NAME,
             own=self.front.KEYS,
             pages=self.page_names,
             without=self.keys_without,
-            replay=self._replay is not None,
+            replay=self.is_replay,
         )
         self.push_screen(Reading(laid_out(page, self.glyphs)))
 
@@ -248,4 +255,4 @@ class GputopApp(PagedApp):
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """The palette's commands: every key by name, the pages, the themes."""
-        return commands.commands(self, screen, replay=self._replay is not None)
+        return commands.commands(self, screen, replay=self.is_replay)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from gputop_train.collect.devices import match_uuid
 from gputop_train.model import (
     LABELS,
     GpuSample,
@@ -33,6 +34,7 @@ from gputop_train.tui.snapshot import (
     RunView,
     StepView,
 )
+from gputop_train.tui.text import run_title
 
 #: Lanes below this share of the window are not worth a row.
 LANE_FLOOR = 0.005
@@ -42,14 +44,11 @@ DEPTH_POINTS = 12
 
 def run_view(run: Mapping[str, Any], probe: Mapping[str, Any] | None) -> RunView:
     """What was launched, from ``run.json`` and the probe's newest words."""
-    script = run.get("script")
-    command = [str(word) for word in run.get("command") or []]
-    title = PurePath(script).name if isinstance(script, str) and script else " ".join(command)
     became = settings.outcomes(run, () if probe is None else (probe,))
     changed = tuple(settings.mark(setting) for setting in became)
     return RunView(
         id=str(run.get("id", "")),
-        script=title or "?",
+        script=run_title(run) or "?",
         name=str(run.get("name") or ""),
         device=device_name(probe),
         changed=changed,
@@ -65,6 +64,17 @@ def device_name(probe: Mapping[str, Any] | None) -> str:
     index = cuda.get("device")
     name = str(cuda.get("name") or "").removeprefix("NVIDIA ").strip()
     return " ".join(part for part in ("GPU", "" if index is None else str(index), name) if part)
+
+
+def card_of(gpu: Sequence[GpuSample], state: Mapping[str, Any]) -> list[GpuSample]:
+    """Readings of the card a rank computes on, from those of all cards."""
+    known = list(dict.fromkeys(s.uuid for s in gpu))
+    cuda = state.get("cuda")
+    told = cuda.get("uuid") if isinstance(cuda, Mapping) else None
+    uuid = match_uuid(told, known) if isinstance(told, str) else None
+    if uuid is None and len(known) == 1:
+        uuid = known[0]
+    return [s for s in gpu if s.uuid == uuid]
 
 
 def lanes(

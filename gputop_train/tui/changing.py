@@ -10,7 +10,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from textual.binding import Binding, BindingType
 
@@ -25,10 +25,11 @@ from gputop_train.tui.messages import ChoicesMade, RerunAsked, TrialAsked, Trial
 from gputop_train.tui.next_run import Choices
 from gputop_train.tui.result import TuiResult
 from gputop_train.tui.screens.ask import Answer, Ask
-from gputop_train.tui.screens.compare import Compare, Picker
-from gputop_train.tui.screens.settings import Settings
-from gputop_train.tui.screens.trial import Trial
 from gputop_train.tui.snapshot import Snapshot
+from gputop_train.tui.text import run_title
+
+if TYPE_CHECKING:
+    from gputop_train.tui.screens.settings import Settings
 
 OVER = ("ended", "lost")
 
@@ -61,9 +62,15 @@ class ChangingApp(BaseApp):
         self.doors = doors or Doors()
         self.choices: Choices = {}
         self._newest: Snapshot | None = None
+        self._settings: Settings | None = None
         self._next: Next | None = None
         self._starting = False
         self._trial_dir: Path | None = None
+
+    @property
+    def run_title(self) -> str:
+        """What the run is called before anything of it was read."""
+        return run_title(self.doors.run)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """The pages' keys mean nothing while another screen lies over it."""
@@ -79,7 +86,9 @@ class ChangingApp(BaseApp):
 
     def action_settings(self) -> None:
         """Open the settings the run really has."""
-        screen = Settings(self.choices, self.doors.command)
+        from gputop_train.tui.screens.settings import Settings
+
+        screen = self._settings = Settings(self.choices, self.doors.command)
         self.push_screen(screen)
         screen.restyle(self.glyphs, self.inks)
         if self._newest is not None:
@@ -87,9 +96,8 @@ class ChangingApp(BaseApp):
 
     def show_settings(self, snapshot: Snapshot) -> None:
         """Keep open settings up to date."""
-        for screen in self.screen_stack:
-            if isinstance(screen, Settings):
-                screen.show(snapshot)
+        if self._settings is not None and self._settings in self.screen_stack:
+            self._settings.show(snapshot)
 
     def on_choices_made(self, message: ChoicesMade) -> None:
         """Keep them, whatever screen is open."""
@@ -150,6 +158,8 @@ class ChangingApp(BaseApp):
 
     def watch_trial(self, trial_dir: Path) -> None:
         """Open the screen of a trial."""
+        from gputop_train.tui.screens.trial import Trial
+
         screen = Trial(trial_dir, rerun=self.doors.rerun)
         self.push_screen(screen, self._after_trial)
         screen.restyle(self.glyphs, self.inks)
@@ -260,12 +270,16 @@ class ChangingApp(BaseApp):
         if root is None:
             self.say("There are no other runs here to compare with.")
             return
+        from gputop_train.tui.screens.compare import Picker
+
         picker = Picker(root, self.doors.run)
         self.push_screen(picker, lambda picked: self._compare(root, picked))
         picker.restyle(self.glyphs, self.inks)
 
     def _compare(self, root: Path, picked: tuple[str, ...] | None) -> None:
         if picked:
+            from gputop_train.tui.screens.compare import Compare
+
             screen = Compare(root, picked)
             self.push_screen(screen)
             screen.restyle(self.glyphs, self.inks)

@@ -8,6 +8,7 @@ from gputop_train.diagnose.shape import classify
 from gputop_train.model import GpmSample, GpuSample, ProcSample, UtilSample
 from gputop_train.store.rollup import UtilRollup
 from gputop_train.tui import series
+from gputop_train.tui.plot import average, latest
 from gputop_train.tui.snapshot import Axis, Chart, Series
 from gputop_train.tui.text import milliseconds
 
@@ -51,7 +52,7 @@ def gpu_chart(
     devices = {s.uuid for s in util} | {r.uuid for r in rollups}
     line = _gpm_line(gpm, axis, training)
     whole = util_of(util, rollups, _within(axis, training))
-    now, mean = series.latest(area.mean), whole.mean[0] if whole is not None else None
+    now, mean = latest(area.mean), whole.mean[0] if whole is not None else None
     newest = max([*(s.t_ns for s in util), *((r.sec + 1) * _NS for r in rollups)])
     late = over or (training is not None and newest > training[1] + LATE_NS)
     facts = [f"{now:.0f}% now"] if now is not None and not late else []
@@ -195,7 +196,7 @@ def cpu_chart(
         series.peak_by_bin(begins, times, values, axis),
     )
     busy = by_time[times[-1]]
-    mean = series.average(area.mean)
+    mean = average(area.mean)
     allowed = f"{cores:.1f}".removesuffix(".0")
     facts = [] if over else [f"{busy:.1f} of {allowed} cores now"]
     of = f" of {allowed} cores" if over else ""

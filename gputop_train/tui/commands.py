@@ -86,7 +86,7 @@ def commands(app: BaseApp, screen: Screen[Any], *, replay: bool) -> Iterator[Sys
         found += [c for c in EVERYWHERE if c.replay in (None, replay)]
         found += [
             Command(f"Page: {name}", pages.key_of(name), PAGES[name], f"page('{name}')")
-            for name in pages.by_name()
+            for name in pages.names()
         ]
     if isinstance(screen, Page) or app.to_copy(screen) is not None:
         found.append(Command("Copy", "y", "what is in front, to the clipboard and a file", "copy"))

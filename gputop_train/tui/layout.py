@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 #: Below this many rows the chart is one line of text.
 TINY_ROWS = 18
+#: From this many rows on the pages are named and a blank row sets the steps apart.
+ROOMY_ROWS = 34
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ def plan(
         keys = 1 if height >= 6 else 0
         line = 1 if height >= 8 else 0
         return Plan(1, 0, max(0, height - 1 - keys - line), line, 0, 0, 0, 0, 0, 0, 0, 0, keys)
-    roomy = height >= 34
+    roomy = height >= ROOMY_ROWS
     most = 13 if height >= 50 else 10 if height >= 38 else 9 if roomy else 8 if height >= 24 else 7
     card = max(4, min(card_wants, most))
     ribbon = max(1, min(lanes, 8 if height >= 50 else 6 if height >= 38 else 4 if roomy else 2))

@@ -46,7 +46,7 @@ class Page(Screen[None]):
     """See the module.
 
     Attributes:
-        NAME: As in `pages.NAMES` and `View.page`.
+        NAME: As in `pages.PAGES` and `View.page`.
         KEYS: The page's own keys with their meanings, for the bottom row.
     """
 
@@ -97,6 +97,8 @@ class Page(Screen[None]):
         """Dress the widgets."""
         self._tabs.pages = self._keys.pages = getattr(self.app, "page_names", ())
         self._keys.without = getattr(self.app, "keys_without", ())
+        self._keys.replay = getattr(self.app, "is_replay", False)
+        self._header.title = getattr(self.app, "run_title", "")
         # The theme may have been chosen since this was made.
         self.restyle(self._glyphs, getattr(self.app, "inks", self._inks))
 

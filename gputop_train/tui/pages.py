@@ -1,50 +1,48 @@
-"""The pages there are, in the order of their keys."""
+"""The pages there are, in the order of their keys; each is loaded when it is first opened.
+
+Loading all of them would take longer than all else until the first picture.
+"""
 
 from __future__ import annotations
 
-from gputop_train.tui.page import Page
-from gputop_train.tui.screens.devices import DevicesPage
-from gputop_train.tui.screens.findings import FindingsPage
-from gputop_train.tui.screens.lines import LinesPage
-from gputop_train.tui.screens.log import LogPage
-from gputop_train.tui.screens.memory import MemoryPage
-from gputop_train.tui.screens.overview import Overview
-from gputop_train.tui.screens.steps import StepsPage
-from gputop_train.tui.screens.trials import TrialsPage
-from gputop_train.tui.screens.workers import WorkersPage
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, cast
 
-#: Every page's name; its key is its place in this list.
-NAMES = (
-    "overview",
-    "steps",
-    "lines",
-    "memory",
-    "workers",
-    "devices",
-    "trials",
-    "findings",
-    "log",
-)
+if TYPE_CHECKING:
+    from gputop_train.tui.page import Page
 
-#: The pages that can be opened, in any order.
-PAGES: tuple[type[Page], ...] = (
-    Overview,
-    StepsPage,
-    LinesPage,
-    FindingsPage,
-    DevicesPage,
-    MemoryPage,
-    WorkersPage,
-    LogPage,
-    TrialsPage,
-)
+_SCREENS = "gputop_train.tui.screens"
+#: Module and class of each page by its name; its key is its place in this list.
+PAGES: Mapping[str, str] = {
+    "overview": f"{_SCREENS}.overview:Overview",
+    "steps": f"{_SCREENS}.steps:StepsPage",
+    "lines": f"{_SCREENS}.lines:LinesPage",
+    "memory": f"{_SCREENS}.memory:MemoryPage",
+    "workers": f"{_SCREENS}.workers:WorkersPage",
+    "devices": f"{_SCREENS}.devices:DevicesPage",
+    "trials": f"{_SCREENS}.trials:TrialsPage",
+    "findings": f"{_SCREENS}.findings:FindingsPage",
+    "log": f"{_SCREENS}.log:LogPage",
+}
+
+
+def names() -> tuple[str, ...]:
+    """Every page's name."""
+    return tuple(PAGES)
 
 
 def key_of(name: str) -> str:
     """The key that opens a page: ``1`` to ``9``."""
-    return str(NAMES.index(name) + 1)
+    return str(names().index(name) + 1)
+
+
+def page(name: str) -> type[Page]:
+    """A page's class."""
+    module, _, of = PAGES[name].partition(":")
+    return cast("type[Page]", getattr(import_module(module), of))
 
 
 def by_name() -> dict[str, type[Page]]:
-    """The pages that can be opened, in the order of their keys."""
-    return {page.NAME: page for page in sorted(PAGES, key=lambda page: NAMES.index(page.NAME))}
+    """All of them, loaded."""
+    return {name: page(name) for name in PAGES}

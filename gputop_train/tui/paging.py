@@ -18,9 +18,6 @@ from gputop_train.tui.changing import ChangingApp
 from gputop_train.tui.doors import Doors
 from gputop_train.tui.messages import ViewAsked
 from gputop_train.tui.page import Page
-from gputop_train.tui.screens.findings import FindingsPage
-from gputop_train.tui.screens.lines import LinesPage
-from gputop_train.tui.screens.log import LogPage
 from gputop_train.tui.snapshot import Snapshot, View
 
 
@@ -34,7 +31,7 @@ class PagedApp(ChangingApp):
 
     DEFAULT_MODE = "overview"
     BINDINGS: ClassVar[list[BindingType]] = [
-        *(Binding(pages.key_of(n), f"page('{n}')", n, show=False) for n in pages.NAMES),
+        *(Binding(pages.key_of(n), f"page('{n}')", n, show=False) for n in pages.names()),
         Binding("escape", "page('overview')", "overview", show=False),
         Binding("g", "verdict_line", "the verdict's line", show=False),
     ]
@@ -45,14 +42,14 @@ class PagedApp(ChangingApp):
         self._arguments: dict[str, Any] = {}
         self._frozen: dict[str, Snapshot] | None = None
         self._standing = ""
-        for name in pages.by_name():
+        for name in pages.names():
             self.add_mode(name, partial(self._page, name))
         self._front = self._page("overview")
 
     @property
     def page_names(self) -> Sequence[tuple[str, str]]:
         """Key and name of each page that can be opened."""
-        return tuple((pages.key_of(name), name) for name in pages.by_name())
+        return tuple((pages.key_of(name), name) for name in pages.names())
 
     @property
     def front(self) -> Page:
@@ -61,14 +58,14 @@ class PagedApp(ChangingApp):
 
     def _page(self, name: str) -> Page:
         if name not in self._pages:
-            self._pages[name] = pages.by_name()[name](self.glyphs, self.inks)
+            self._pages[name] = pages.page(name)(self.glyphs, self.inks)
         return self._pages[name]
 
     # Turning pages
 
     def action_page(self, name: str) -> None:
         """Bring a page to the front, with the newest there is to show."""
-        if name == self._front.NAME or name not in pages.by_name():
+        if name == self._front.NAME or name not in pages.names():
             return
         page = self._front = self._page(name)
         self.switch_mode(name)
@@ -80,24 +77,30 @@ class PagedApp(ChangingApp):
 
     def action_turn(self, by: int) -> None:
         """Bring the next page to the front, or the previous one."""
-        names = list(pages.by_name())
+        names = pages.names()
         self.action_page(names[(names.index(self._front.NAME) + by) % len(names)])
 
     def action_verdict_line(self) -> None:
         """Bring the lines to the front, at the one the verdict points at first."""
+        from gputop_train.tui.screens.lines import LinesPage
+
         self.action_page(LinesPage.NAME)
         if isinstance(self._front, LinesPage):
             self._front.to_verdict()
 
     def to_findings(self) -> None:
         """Bring the findings to the front, at what stands."""
+        from gputop_train.tui.screens.findings import FindingsPage
+
         self.action_page(FindingsPage.NAME)
         if isinstance(self._front, FindingsPage):
             self._front.newest()
 
     def action_search_log(self) -> None:
         """Bring the log to the front, waiting for what to search for."""
-        self.action_page("log")
+        from gputop_train.tui.screens.log import LogPage
+
+        self.action_page(LogPage.NAME)
         if isinstance(self._front, LogPage):
             self._front.action_search()
 

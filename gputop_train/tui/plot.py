@@ -261,3 +261,14 @@ def letters(names: Sequence[str]) -> list[str]:
         wanted = [*filter(str.isalnum, name.lower()), *"123456789"]
         taken.append(next((char for char in wanted if char not in taken), "?"))
     return taken
+
+
+def latest(values: Sequence[float | None]) -> float | None:
+    """The newest measured value."""
+    return next((value for value in reversed(values) if value is not None), None)
+
+
+def average(values: Sequence[float | None]) -> float | None:
+    """Mean of the measured values."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

@@ -14,12 +14,15 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from gputop_train.tui.snapshot import Axis
+from gputop_train.tui.snapshot import Axis, View
 
 Floats = npt.NDArray[np.float64]
 
 #: A bin counts as measured when spans cover at least this much of it, or of the newest span.
 MIN_COVER = 0.05
+#: Spans of the time axis of a young run, in seconds: it grows with the run instead of leaving most
+#: of the chart blank, in steps, so that columns keep their place in between.
+YOUNG_S = (15.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 300.0, 600.0, 900.0, 1800.0, 3600.0)
 
 
 def axis_ending(now_ns: int, window_s: float, columns: int) -> Axis:
@@ -31,6 +34,14 @@ def axis_ending(now_ns: int, window_s: float, columns: int) -> Axis:
     bin_ns = max(1, int(window_s * 1e9) // columns)
     end = (now_ns // bin_ns + 1) * bin_ns
     return Axis(end - columns * bin_ns, end, columns)
+
+
+def axis_for(now_ns: int, view: View, elapsed_s: float | None) -> Axis:
+    """The time axis of a view: as long as asked for, or shorter while the run is young."""
+    window_s = view.window_s
+    if elapsed_s is not None:
+        window_s = min([window_s, *(span for span in YOUNG_S if span >= elapsed_s)])
+    return axis_ending(now_ns, window_s, view.columns)
 
 
 def spread(t0: Sequence[int], t1: Sequence[int], amounts: Floats, axis: Axis) -> Floats:
@@ -126,17 +137,6 @@ def shares_by_bin(
     total = float(walls.sum())
     whole = [float(s) / total if total > 0 else 0.0 for s in sums.sum(axis=0)]
     return lanes, whole
-
-
-def latest(values: Sequence[float | None]) -> float | None:
-    """The newest measured value."""
-    return next((value for value in reversed(values) if value is not None), None)
-
-
-def average(values: Sequence[float | None]) -> float | None:
-    """Mean of the measured values."""
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
 
 
 def quantile(values: Sequence[float], share: float) -> float:

@@ -94,7 +94,7 @@ def app_for(run_dir: Path, options: argparse.Namespace) -> ServedApp:
     replay = ReplaySource(run_dir) if state in ("finished", "lost") else None
     app = ServedApp(
         replay or LiveSource(run_dir),
-        replay=replay,
+        replay=replay.playback if replay is not None else None,
         ascii=options.ascii,
         hz=options.hz,
         window_s=options.window,

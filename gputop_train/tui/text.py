@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
 
 from gputop_train.model import LABELS
 from gputop_train.report.format import whole_seconds
@@ -33,6 +36,14 @@ def label_word(label: str, *, short: bool = False) -> str:
     """A label of host time in words; unknown labels are shown as they are."""
     words = LABEL_WORDS.get(label)
     return words[1 if short else 0] if words else label.replace("_", " ")
+
+
+def run_title(run: Mapping[str, Any]) -> str:
+    """What runs, by ``run.json``: the script's name, else the command; empty if neither is told."""
+    script = run.get("script")
+    if isinstance(script, str) and script:
+        return PurePath(script).name
+    return " ".join(str(word) for word in run.get("command") or [])
 
 
 def duration(seconds: float) -> str:

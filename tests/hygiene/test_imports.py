@@ -54,6 +54,18 @@ def test_the_screen_imports_without_torch():
     assert loaded_by(importable()) == ["textual"]
 
 
+def test_the_screen_appears_before_what_reads_a_store_is_loaded():
+    code = (
+        "import json, sys, gputop_train.tui.app\n"
+        "late = {'numpy', 'sqlite3', 'gputop_train.tui.source', 'gputop_train.tui.screens.steps'}\n"
+        "print(json.dumps(sorted(late & set(sys.modules))))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert json.loads(result.stdout.splitlines()[-1]) == []
+
+
 @pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["runs", "--help"]])
 def test_a_command_that_shows_no_screen_loads_neither(arguments):
     code = (

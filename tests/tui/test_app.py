@@ -130,6 +130,43 @@ async def test_a_read_that_fails_keeps_the_last_picture_and_says_why(
         assert any("STARVED" in line for line in lines(app))
 
 
+class Slow(FakeSource):
+    """Gives nothing before it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__("starved")
+        self.go = threading.Event()
+
+    def read(self, view: View) -> Snapshot:
+        self.go.wait()
+        return super().read(view)
+
+
+@pytest.mark.parametrize("size", [(40, 12), (80, 24), (120, 40)])
+async def test_the_frame_is_there_before_anything_was_read(size: tuple[int, int]) -> None:
+    source = Slow()
+    app = app_of("starved", source=source, run={"script": "sub/train.py"})
+    try:
+        async with app.run_test(size=size) as pilot:
+            await until(pilot, lambda: "reading the run" in lines(app)[0])
+            assert "train.py" in lines(app)[0]
+            await until(pilot, lambda: "q quit" in lines(app)[-1])
+            source.go.set()
+            await settle(pilot)
+            assert "reading the run" not in lines(app)[0]
+            assert any("STARVED" in line for line in lines(app))
+    finally:
+        source.go.set()
+
+
+async def test_a_first_read_that_fails_says_why_where_nothing_else_is() -> None:
+    source = Unreadable(StoreError("The store is damaged. Look at output.log."))
+    source.reads = 2
+    app = app_of("starved", source=source)
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: any("The store is damaged" in line for line in lines(app)))
+
+
 async def test_plus_and_minus_change_the_window_within_its_limits() -> None:
     app = app_of("starved")
     async with app.run_test(size=SIZE) as pilot:

@@ -118,7 +118,7 @@ async def test_the_help_begins_with_the_keys_of_the_page_in_front() -> None:
 
 
 def test_every_page_is_described() -> None:
-    assert set(texts.PAGES) == set(pages.NAMES)
+    assert set(texts.PAGES) == set(pages.names())
 
 
 async def copied(app: GputopApp, pilot: object, word: str) -> str:

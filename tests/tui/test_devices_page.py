@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from gputop_train.tui.application import GputopApp
 from gputop_train.tui.gather.devices import throttle_words
 from gputop_train.tui.paint import ASCII, UNICODE, Row, fit, width_of
+from gputop_train.tui.playback import Playback
 from gputop_train.tui.replay import ReplaySource
 from gputop_train.tui.screens.devices import DevicesPage
 from gputop_train.tui.screens.overview import Overview
@@ -143,9 +144,9 @@ def test_without_a_gpu_it_is_the_machine(run_dir: Path) -> None:
 def test_of_one_gpu_everything_is_shown_over_time(tmp_path: Path) -> None:
     with zipfile.ZipFile(RECORDINGS / "leaking.zip") as archive:
         archive.extractall(tmp_path)
-    source = ReplaySource(next(tmp_path.rglob("run.sqlite")).parent, speed=1e-9)
+    source = ReplaySource(next(tmp_path.rglob("run.sqlite")).parent, Playback(speed=1e-9))
     source.read(VIEW)
-    source.seek(30)
+    source.playback.seek(30)
     view = source.read(VIEW).devices
     source.close()
     assert view is not None and view.zoom == 0

@@ -16,7 +16,7 @@ from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 
 from gputop_train.tui.application import GputopApp
 from gputop_train.tui.gather.findings import FINDINGS
-from gputop_train.tui.pages import NAMES, key_of
+from gputop_train.tui.pages import key_of, names
 from gputop_train.tui.replay import ReplaySource
 from gputop_train.tui.source import LiveSource
 
@@ -70,7 +70,7 @@ STATES: dict[str, Callable[[Path], int]] = {
 def app_of(state: str, run_dir: Path, end: int) -> GputopApp:
     if state == "replay":
         source = ReplaySource(run_dir)
-        return GputopApp(source, replay=source, hz=20.0)
+        return GputopApp(source, replay=source.playback, hz=20.0)
     return GputopApp(LiveSource(run_dir, now_ns=lambda: end), hz=20.0)
 
 
@@ -116,7 +116,7 @@ async def pages_of(state: str, run_dir: Path, end: int, size: tuple[int, int]) -
             await at_rest(pilot, "findings", torn=False)
         if state == "paused":
             await pilot.press("space")
-        for name in NAMES:
+        for name in names():
             await pilot.press(key_of(name))
             told.append(f"== {name}\n{await at_rest(pilot, name, state == 'error')}")
     return "\n".join(told) + "\n"

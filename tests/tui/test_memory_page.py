@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gputop_train.tui.application import GputopApp
 from gputop_train.tui.paint import ASCII, UNICODE, fit, width_of
+from gputop_train.tui.playback import Playback
 from gputop_train.tui.replay import ReplaySource
 from gputop_train.tui.screens.memory import MemoryPage
 from gputop_train.tui.snapshot import Axis, RunView, Snapshot, View
@@ -90,13 +91,13 @@ def test_an_out_of_memory_error_is_shown_with_its_line(run_dir: Path) -> None:
 
 def test_a_replay_knows_nothing_of_what_is_still_to_come(run_dir: Path) -> None:
     made_memory.write(run_dir, oom=True)
-    source = ReplaySource(run_dir, speed=1e-9)
+    source = ReplaySource(run_dir, Playback(speed=1e-9))
     source.read(VIEW)
-    source.seek(4)  # tensors are counted after 5 s, memory runs out after 50
+    source.playback.seek(4)  # tensors are counted after 5 s, memory runs out after 50
     early = source.read(VIEW).memory_page
-    source.seek(40)
+    source.playback.seek(40)
     later = source.read(VIEW).memory_page
-    source.seek(100)
+    source.playback.seek(100)
     end = source.read(VIEW).memory_page
     source.close()
     assert early is not None and later is not None and end is not None

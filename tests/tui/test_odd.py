@@ -32,6 +32,7 @@ from gputop_train.model import (
 )
 from gputop_train.store.writer import RunWriter
 from gputop_train.tui.paint import ASCII, UNICODE, fit
+from gputop_train.tui.playback import Playback
 from gputop_train.tui.replay import ReplaySource
 from gputop_train.tui.snapshot import (
     Chart,
@@ -285,9 +286,9 @@ def test_an_odd_store_is_read_and_drawn_live_and_replayed(tmp_path: Path, kind: 
     snaps.append(ended.read(View(columns=61)))
     ended.close()
     if kind != "no steps":
-        played = ReplaySource(run_dir, clock=lambda: 0.0)
+        played = ReplaySource(run_dir, Playback(clock=lambda: 0.0))
         snaps.append(played.read(View(columns=61)))
-        played.seek(1e12)
+        played.playback.seek(1e12)
         snaps.append(played.read(View(columns=61)))
         played.close()
     for snap in snaps:

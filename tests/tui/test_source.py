@@ -13,9 +13,11 @@ import pytest
 from gputop_train.model import GpuSample, HostSample, ProcSample, Step, UtilSample
 from gputop_train.store.errors import StoreError
 from gputop_train.store.writer import RunWriter
-from gputop_train.tui.replay import STORY_S, ReplaySource
+from gputop_train.tui.playback import STORY_S, Playback
+from gputop_train.tui.replay import ReplaySource
+from gputop_train.tui.series import axis_for
 from gputop_train.tui.snapshot import View
-from gputop_train.tui.source import LiveSource, axis_for
+from gputop_train.tui.source import LiveSource
 
 from .made_run import START, UUID, S, exit_json, run_json, write_store
 
@@ -178,7 +180,7 @@ def test_a_replay_tells_the_whole_story_in_half_a_minute(tmp_path: Path) -> None
     write_store(run_dir)
     exit_json(run_dir, START + 60 * S)
     clock = Clock()
-    source = ReplaySource(run_dir, clock=clock)
+    source = ReplaySource(run_dir, Playback(clock=clock))
     first = source.read(VIEW).replay
     assert first is not None
     assert first.position_s == 0
@@ -187,7 +189,7 @@ def test_a_replay_tells_the_whole_story_in_half_a_minute(tmp_path: Path) -> None
     last = source.read(VIEW).replay
     assert last is not None
     assert last.position_s == last.length_s
-    source.seek(-1e12)
+    source.playback.seek(-1e12)
     again = source.read(VIEW).replay
     assert again is not None
     assert again.position_s == 0
@@ -199,7 +201,7 @@ def replay_of(run_dir: Path) -> tuple[ReplaySource, Clock]:
     run_json(run_dir)
     exit_json(run_dir, end)
     clock = Clock()
-    return ReplaySource(run_dir, clock=clock, speed=1.0), clock
+    return ReplaySource(run_dir, Playback(clock=clock, speed=1.0)), clock
 
 
 def test_a_replay_shows_the_run_as_it_stood_then(run_dir: Path) -> None:
@@ -229,23 +231,23 @@ def test_a_replay_pauses_seeks_speeds_up_and_stays_within_the_run(run_dir: Path)
         return snap.replay.position_s
 
     position()
-    source.toggle()
+    source.playback.toggle()
     clock.t += 30
     assert position() == pytest.approx(0)
-    source.seek(20)
+    source.playback.seek(20)
     assert position() == pytest.approx(20)
-    source.toggle()
-    source.change_speed(1)
+    source.playback.toggle()
+    source.playback.change_speed(1)
     clock.t += 5
     assert position() == pytest.approx(30)
-    source.seek(-1000)
+    source.playback.seek(-1000)
     assert position() == 0
-    source.seek(1000)
+    source.playback.seek(1000)
     length = source.read(VIEW).replay
     assert length is not None
     assert length.position_s == length.length_s
     assert not length.playing
-    source.toggle()
+    source.playback.toggle()
     assert position() == 0
 
 

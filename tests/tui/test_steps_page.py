@@ -23,6 +23,7 @@ from gputop_train.tui.application import GputopApp
 from gputop_train.tui.gather.step_words import all_recorded, ordinal, reasons, recorded, unsampled
 from gputop_train.tui.gather.steps import histogram, medians, step_row
 from gputop_train.tui.paint import ASCII, UNICODE, Glyphs, fit, width_of
+from gputop_train.tui.playback import Playback
 from gputop_train.tui.replay import ReplaySource
 from gputop_train.tui.screens.steps import StepsPage
 from gputop_train.tui.snapshot import Snapshot, View
@@ -319,9 +320,9 @@ def test_of_a_recording_each_step_that_an_interruption_held_up_says_so(
     with zipfile.ZipFile(RECORDINGS / f"{name}.zip") as archive:
         archive.extractall(tmp_path)
     run_dir = next(tmp_path.rglob("run.sqlite")).parent
-    source = ReplaySource(run_dir, speed=1e-9)
+    source = ReplaySource(run_dir, Playback(speed=1e-9))
     source.read(VIEW)
-    source.seek(1e9)
+    source.playback.seek(1e9)
     view = source.read(View(window_s=3600, columns=100, page="steps")).steps
     source.close()
     assert view is not None
@@ -349,9 +350,9 @@ def test_of_a_recording_each_step_that_an_interruption_held_up_says_so(
 def app_on(run_dir: Path, end: int, *, replay: bool = False, ascii: bool = False) -> GputopApp:
     if not replay:
         return GputopApp(LiveSource(run_dir, now_ns=lambda: end), ascii=ascii, hz=20.0)
-    source = ReplaySource(run_dir, speed=1.0, clock=lambda: 0.0)
-    source.toggle()
-    return GputopApp(source, replay=source, ascii=ascii, hz=20.0)
+    source = ReplaySource(run_dir, Playback(speed=1.0, clock=lambda: 0.0))
+    source.playback.toggle()
+    return GputopApp(source, replay=source.playback, ascii=ascii, hz=20.0)
 
 
 async def opened(pilot: Any) -> None:

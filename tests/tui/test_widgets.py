@@ -37,7 +37,7 @@ PAINTERS: dict[str, Painter] = {
     "workers": workers_rows,
     "log": log_rows,
     "notice": lambda s, w, h, g: notice_rows(s, w, g),
-    "keys": lambda s, w, h, g: [keys_row(s, w, g)],
+    "keys": lambda s, w, h, g: [keys_row(w, g, replay=s.replay is not None)],
 }
 
 

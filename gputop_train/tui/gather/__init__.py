@@ -6,33 +6,32 @@ A page's module here gives one pure function of `Asked` that makes the page's fi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
-from gputop_train.tui.gather import devices, lines, memory, workers
 from gputop_train.tui.gather.asked import Asked
-from gputop_train.tui.gather.findings import FINDINGS
-from gputop_train.tui.gather.steps import steps_page
-from gputop_train.tui.gather.trials import trials_page
 
-Gatherer = Callable[[Asked], dict[str, Any]]
-
-#: By the page's name.
-GATHERERS: dict[str, Gatherer] = {
-    "trials": trials_page,
-    "steps": steps_page,
-    "lines": lines.parts,
-    "findings": FINDINGS.parts,
-    "devices": devices.parts,
-    "memory": memory.parts,
-    "workers": workers.parts,
+#: Module and function by the page's name; loaded when the page is first read for.
+GATHERERS: Mapping[str, str] = {
+    "steps": "steps:steps_page",
+    "lines": "lines:parts",
+    "memory": "memory:parts",
+    "workers": "workers:parts",
+    "devices": "devices:parts",
+    "trials": "trials:trials_page",
+    "findings": "findings:parts",
 }
 
 
 def page_parts(asked: Asked) -> dict[str, Any]:
     """The fields of a `Snapshot` that only the page in front needs."""
-    gather = GATHERERS.get(asked.view.page)
-    return gather(asked) if gather is not None else {}
+    if asked.view.page not in GATHERERS:
+        return {}
+    module, _, function = GATHERERS[asked.view.page].partition(":")
+    gather = getattr(import_module(f"{__name__}.{module}"), function)
+    found: dict[str, Any] = gather(asked)
+    return found
 
 
-__all__ = ["GATHERERS", "Asked", "Gatherer", "page_parts"]
+__all__ = ["GATHERERS", "Asked", "page_parts"]

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gputop_train.store.reader import RunReader
 from gputop_train.tui.snapshot import Axis, View
+
+if TYPE_CHECKING:
+    from gputop_train.store.reader import RunReader
 
 
 @dataclass(frozen=True, slots=True)

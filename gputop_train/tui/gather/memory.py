@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gputop_train.collect.devices import match_uuid
 from gputop_train.diagnose.rules.memory_leak import MIN_STEPS, Growth, standstill, trend_of
 from gputop_train.model import GpuSample, HostSample, MemorySample, ProcSample
 from gputop_train.report.memory import oom_lines
 from gputop_train.tui import series
-from gputop_train.tui.build import device_name
+from gputop_train.tui.build import card_of, device_name
 from gputop_train.tui.gather.asked import Asked
 from gputop_train.tui.snapshot import Axis
 from gputop_train.tui.text import size
@@ -94,16 +93,6 @@ def memory_page(asked: Asked) -> MemoryPageView | None:
         peak_history=_peaks(mine, axis),
         worker_history=() if on_gpu else _values(_worker_sums(procs), axis),
     )
-
-
-def card_of(gpu: Sequence[GpuSample], state: Mapping[str, Any]) -> list[GpuSample]:
-    """Readings of the card a rank computes on, from those of all cards."""
-    known = list(dict.fromkeys(s.uuid for s in gpu))
-    told = _mapping(state.get("cuda")).get("uuid")
-    uuid = match_uuid(told, known) if isinstance(told, str) else None
-    if uuid is None and len(known) == 1:
-        uuid = known[0]
-    return [s for s in gpu if s.uuid == uuid]
 
 
 def _total(

@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.events import Resize
 
-from gputop_train.tui.layout import plan
+from gputop_train.tui.layout import ROOMY_ROWS, plan
 from gputop_train.tui.page import Page
 from gputop_train.tui.paint import Glyphs
 from gputop_train.tui.snapshot import Snapshot
@@ -91,7 +91,10 @@ class Overview(Page):
     def _arrange(self) -> None:
         snapshot = self._snapshot
         width, height = self.size
-        if snapshot is None or not height:
+        if not height:
+            return
+        if snapshot is None:
+            self._arrange_early(height)
             return
         # The layout moves only with the size of the terminal or with the card's need of rows.
         card = card_height(snapshot, width, self._glyphs)
@@ -115,3 +118,12 @@ class Overview(Page):
             panel.styles.height = size
             panel.display = size > 0
         self._step.styles.margin = (rows.gap, 0, 0, 0)
+
+    def _arrange_early(self, height: int) -> None:
+        """The frame, before there is anything to put into it."""
+        early = (self._header, self._tabs, self._notice, self._keys)
+        for panel in self._panels:
+            panel.display = panel in early
+        self._header.styles.height = 1
+        self._tabs.styles.height = 1 if height >= ROOMY_ROWS else 0
+        self._notice.styles.height = "1fr"

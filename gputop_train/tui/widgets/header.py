@@ -102,7 +102,16 @@ class Header(Panel):
     """See `header_row`."""
 
     frozen = False
+    title = ""
 
     def rows(self, snapshot: Snapshot, width: int, height: int) -> list[Row]:
         """One row."""
         return [header_row(snapshot, width, self.glyphs, frozen=self.frozen)]
+
+    def early_rows(self, width: int) -> list[Row]:
+        """What is going to be shown."""
+        state = [(f"{self.glyphs.wait} reading the run ", "muted")]
+        left = [(" gputop-train   ", "muted"), (self.title, "strong")]
+        if width_of([*left, *state]) >= width:
+            left = [(f" {self.title}", "strong")]
+        return [spread(left, state, width, self.glyphs)]

@@ -39,10 +39,10 @@ REPLAY = (
 
 
 def keys_row(
-    snap: Snapshot,
     width: int,
     glyphs: Glyphs,
     *,
+    replay: bool = False,
     own: Sequence[tuple[str, str]] = (),
     pages: Sequence[tuple[str, str]] = (),
     without: Collection[str] = (),
@@ -50,14 +50,14 @@ def keys_row(
     """Keys with their meaning, whole pairs only.
 
     Args:
-        snap: Says whether this is a replay.
         width: Cells.
         glyphs: The alphabet.
+        replay: Whether this is a replay.
         own: Keys of the page in front; they come before those that work everywhere.
         pages: Key and name of each page.
         without: Keys that do nothing here.
     """
-    known = REPLAY if snap.replay is not None else LIVE
+    known = REPLAY if replay else LIVE
     everywhere = [pair for pair in known if pair[0] not in without]
     turn = ((f"{pages[0][0]}-{pages[-1][0]}", "pages"),) if len(pages) > 1 else ()
     spans: list[Span] = []
@@ -79,8 +79,22 @@ class Keys(Panel):
     own: Sequence[tuple[str, str]] = ()
     pages: Sequence[tuple[str, str]] = ()
     without: Collection[str] = ()
+    replay = False
 
     def rows(self, snapshot: Snapshot, width: int, height: int) -> list[Row]:
         """One row."""
-        own, pages, without = self.own, self.pages, self.without
-        return [keys_row(snapshot, width, self.glyphs, own=own, pages=pages, without=without)]
+        return [self._row(width, replay=snapshot.replay is not None)]
+
+    def early_rows(self, width: int) -> list[Row]:
+        """The keys work from the beginning."""
+        return [self._row(width, replay=self.replay)]
+
+    def _row(self, width: int, *, replay: bool) -> Row:
+        return keys_row(
+            width,
+            self.glyphs,
+            replay=replay,
+            own=self.own,
+            pages=self.pages,
+            without=self.without,
+        )

@@ -59,6 +59,11 @@ class Notice(Panel):
         """At most one row."""
         return notice_rows(snapshot, width, self.glyphs, message=self.message or self.lasting)
 
+    def early_rows(self, width: int) -> list[Row]:
+        """A message, such as why nothing can be read."""
+        said = self.message or self.lasting
+        return [fit([(f" {said}", "info")], width, self.glyphs)] if said else []
+
     def say(self, message: str) -> None:
         """Show a message instead, until `say` is called with nothing."""
         self.message = message

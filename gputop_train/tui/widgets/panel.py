@@ -25,7 +25,13 @@ class Panel(Board):
 
     def content(self, width: int, height: int) -> list[Row] | None:
         """What `rows` gives, once there is a snapshot."""
-        return None if self._snapshot is None else self.rows(self._snapshot, width, height)
+        if self._snapshot is None:
+            return self.early_rows(width)
+        return self.rows(self._snapshot, width, height)
+
+    def early_rows(self, width: int) -> list[Row] | None:
+        """What is shown before the first snapshot; ``None`` = nothing."""
+        return None
 
     @property
     def snapshot(self) -> Snapshot | None:

@@ -53,6 +53,10 @@ class Tabs(Panel):
 
     def rows(self, snapshot: Snapshot, width: int, height: int) -> list[Row]:
         """One row, blank while there is but one page."""
+        return self.early_rows(width)
+
+    def early_rows(self, width: int) -> list[Row]:
+        """The names are known from the beginning."""
         if len(self.pages) < 2:
             return []
         return [tabs_row(self.pages, self.current, width, self.glyphs)]

@@ -28,9 +28,18 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gputop_train.tui import series
 from gputop_train.tui.paint import Glyphs, Row, Span, fit, level, spread, width_of
-from gputop_train.tui.plot import Canvas, Curve, Plot, Values, letters, newest, scale_label
+from gputop_train.tui.plot import (
+    Canvas,
+    Curve,
+    Plot,
+    Values,
+    average,
+    latest,
+    letters,
+    newest,
+    scale_label,
+)
 from gputop_train.tui.snapshot import Snapshot
 from gputop_train.tui.text import duration
 from gputop_train.tui.widgets.panel import Panel
@@ -125,7 +134,7 @@ def _ends(plot: Plot, lines: Sequence[Curve], canvas: Canvas) -> dict[int, list[
     """Each line's letter beside its newest point, or as near to it as there is room."""
     out: dict[int, list[Span]] = {}
     for letter, curve in zip(letters([c.name for c in lines]), lines, strict=True):
-        value = series.latest(curve.values)
+        value = latest(curve.values)
         if value is None or not math.isfinite(value):
             continue
         at = canvas.row_of(value)
@@ -149,7 +158,7 @@ def _scale(plot: Plot, y: int, height: int) -> str:
 
 def lane_row(curve: Curve, width: int, glyphs: Glyphs) -> Row:
     """A quantity in percent in one row, on the same time axis, with its mean."""
-    mean = curve.average if curve.average is not None else series.average(curve.values)
+    mean = curve.average if curve.average is not None else average(curve.values)
     words = f"{mean:.0f}%" if mean is not None else ""
     return _cells_row(curve.name, curve.ink, words, curve.values, width, glyphs)
 
