@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gputop_train.collect.timeline import Batch, loaders_from_snapshot, sites_from_snapshot
 from gputop_train.launch.feeds import Feed, Feeds, RankState
 from gputop_train.launch.guard import Guard
 from gputop_train.launch.host_oom import KillCount
 from gputop_train.launch.sampling import Sampling, uses_cuda
-from gputop_train.model import MemorySample
+from gputop_train.launch.secrets import mask_code, mask_told
+from gputop_train.model import Loader, MemorySample, Site
 from gputop_train.store.errors import StoreFull
 from gputop_train.store.reader import RunReader
 from gputop_train.store.writer import RunWriter
@@ -24,6 +25,10 @@ _SNAPSHOT_NS = 400_000_000
 _COMMIT_NS = 400_000_000
 #: The probe beats ten times a second; silence this long in a live process is worth a note.
 STALE_NS = 15_000_000_000
+#: Parts of a snapshot that are stored as records of their own.
+_OF_SITES = ("sites", "site_stats", "loaders")
+
+_Placed = TypeVar("_Placed", Site, Loader)
 
 
 class Pipeline:
@@ -188,8 +193,9 @@ class Pipeline:
         sites = sites_from_snapshot(feed.rank, snapshot)
         if feed.site_base:
             sites = [replace(site, id=site.id + feed.site_base) for site in sites]
-        self.writer.put_sites(sites, t_ns)
-        self.writer.put_loaders(loaders_from_snapshot(feed.rank, snapshot), t_ns)
+        self.writer.put_sites(map(_without_secrets, sites), t_ns)
+        loaders = loaders_from_snapshot(feed.rank, snapshot)
+        self.writer.put_loaders(map(_without_secrets, loaders), t_ns)
         self.writer.add_memory(_allocator(feed.rank, snapshot, t_ns))
         ring = {
             "pid": feed.pid,
@@ -200,7 +206,8 @@ class Pipeline:
             "finished": feed.ring.finished,
             "failed": feed.ring.failed,
         }
-        self.writer.put_probe_state(feed.rank, {**snapshot, "ring": ring}, t_ns)
+        state = {k: v if k in _OF_SITES else mask_told(v) for k, v in snapshot.items()}
+        self.writer.put_probe_state(feed.rank, {**state, "ring": ring}, t_ns)
         if feed.eval_ns != self._eval_ns.get(str(feed.rank), {}):
             self._eval_ns[str(feed.rank)] = dict(feed.eval_ns)
             self.writer.set_meta("eval_sub", self._eval_ns)
@@ -222,6 +229,12 @@ class Pipeline:
                 "is suspended, or holds the interpreter's lock in a long call."
             )
             self.note_once("probe-silent", {"rank": rank, "text": text}, rank)
+
+
+def _without_secrets(place: _Placed) -> _Placed:
+    """A place whose call, as the person wrote it, holds no token that was written into it."""
+    call = mask_code(place.call)
+    return place if call == place.call else replace(place, call=call)
 
 
 def known_ranks(reader: RunReader) -> dict[int, RankState]:

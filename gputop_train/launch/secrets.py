@@ -1,4 +1,4 @@
-"""Mask secrets in a command line before it is written down or shown.
+"""Mask secrets in a command line, or a line of code, before it is written down or shown.
 
 Rather one value too many than one too few: what is masked is only missing from ``run.json``, the
 screen and reports; the script gets its arguments untouched.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
 
 MASK = "***"
 
@@ -28,6 +30,10 @@ _URL_USER = re.compile(
 _URL_QUERY = re.compile(r"([?&;])([^=&;#\s]+)=([^&;#\s]+)")
 _HEADER = re.compile(r"(?i)\b(bearer|basic)(\s+)[A-Za-z0-9._~+/=-]{6,}")
 _INLINE = re.compile(r"""(?<![\w-])(["']?)([A-Za-z_][\w-]*)\1(\s*:\s*)(["'])((?:\\.|(?!\4).)*)\4""")
+#: A literal given by name, as in ``login(token="...")`` or ``api_key = "..."``.
+_LITERAL = re.compile(
+    r"""(?<![\w.-])([A-Za-z_][\w.]*)(\s*=\s*[rbfuRBFU]{0,2})(["'])((?:\\.|(?!\3).)*)(?:\3|\Z)"""
+)
 #: Tokens that name their issuer, in their published formats.
 _ISSUED = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}"
@@ -57,6 +63,32 @@ def mask_arguments(arguments: Sequence[str]) -> list[str]:
 
 def mask_text(text: str) -> str:
     """Return one argument with the secrets inside it replaced by ``***``."""
+    return _mask_named(_mask_within(text))
+
+
+@lru_cache(maxsize=4096)
+def mask_code(text: str) -> str:
+    """Return a line of code with the secrets written into it replaced by ``***``.
+
+    ``key=loss`` names a variable and stays; ``token="abc"`` is one. A literal that the recorded
+    line ends in counts to its end.
+    """
+    text = _LITERAL.sub(
+        lambda m: f"{m[1]}{m[2]}{m[3]}{MASK}{m[3]}" if is_secret_name(m[1]) else m[0], text
+    )
+    return _mask_within(text)
+
+
+def mask_told(value: Any) -> Any:
+    """Return what a process told of itself (JSON) with every text in it masked as code is."""
+    if isinstance(value, str):
+        return mask_code(value)
+    if isinstance(value, dict):
+        return {key: mask_told(item) for key, item in value.items()}
+    return [mask_told(item) for item in value] if isinstance(value, list) else value
+
+
+def _mask_within(text: str) -> str:
     text = _URL_USER.sub(rf"\1{MASK}@", text)
     text = _URL_QUERY.sub(
         lambda m: f"{m[1]}{m[2]}={MASK}" if is_secret_name(m[2]) or m[2] == "sig" else m[0], text
@@ -66,7 +98,7 @@ def mask_text(text: str) -> str:
         text,
     )
     text = _HEADER.sub(rf"\1\2{MASK}", text)
-    return _mask_named(_ISSUED.sub(MASK, text))
+    return _ISSUED.sub(MASK, text)
 
 
 def _mask_named(text: str) -> str:

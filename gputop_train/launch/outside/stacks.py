@@ -7,8 +7,10 @@ as the deepest that backward and the optimizer have in common, and evaluation, b
 
 from __future__ import annotations
 
+import linecache
 import os
 import re
+import stat
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ from typing import Any
 
 from gputop_train.diagnose.rules.eval_stall import NAMED
 from gputop_train.launch.outside.spying import Frame, Thread
+from gputop_train.launch.secrets import mask_code
 from gputop_train.probe import arming, sampler, sites
 from gputop_train.probe import words as W
 from gputop_train.probe.state import S
@@ -189,7 +192,7 @@ class Classifier:
         if not isinstance(frame, _Frame):
             return None
         code = frame.f_code
-        text = sites.source(code, frame.f_lasti, frame.f_lineno)
+        text = mask_code(sites.source(code, frame.f_lasti, frame.f_lineno))
         return Place(code.co_filename.removeprefix(self._root), frame.f_lineno, code.co_name, text)
 
     def _code(self, frame: Frame) -> _Code:
@@ -199,10 +202,26 @@ class Classifier:
             file = _STDLIB.sub(_OWN_STDLIB, frame.file)
             if file == frame.file and file[:1] == "/":
                 file = self._root + file
+            _never_read_odd(file)
             code = self._codes[key] = _Code(file, frame.function)
         return code
 
 
+def _never_read_odd(file: str) -> None:
+    """Keep linecache from a file that no source is: the process says what its files are called.
+
+    Opening a named pipe would wait for ever, and a device or a hole of a terabyte has no end.
+    """
+    try:
+        found = os.stat(file)  # noqa: PTH116  thousands of names, most of them no paths
+    except (OSError, ValueError):
+        return
+    if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST_SOURCE:
+        linecache.cache[file] = (0, None, [], file)
+
+
+#: Larger sources are generated; linecache keeps whole files.
+_LARGEST_SOURCE = 4 << 20
 _REPORTED = (
     "data_wait",
     "h2d",
