@@ -215,8 +215,10 @@ class Feeds:
             if state.process is not None
         }
 
-    def steps(self, rank: int = 0) -> int:
-        """Steps of a rank so far."""
+    def steps(self, rank: int | None = None) -> int:
+        """Steps so far of a rank; of the lowest one here, which on a second node is not 0."""
+        if rank is None:
+            rank = min(self._ranks, default=0)
         state = self._ranks.get(rank)
         return state.steps if state is not None else 0
 

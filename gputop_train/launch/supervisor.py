@@ -133,7 +133,7 @@ class Supervisor:
     def _tick(self, now_ns: int) -> None:
         self._pipe.tick(now_ns, stretch=self._cost.observe(now_ns))
         self._guard.run("diagnosis", lambda: self._judge_now(now_ns))
-        if self._steps_wanted is not None and self._pipe.feeds.steps(0) >= self._steps_wanted:
+        if self._steps_wanted is not None and self._pipe.feeds.steps() >= self._steps_wanted:
             self._begin_stop("steps")
         self._record_stop()
         if self._is_due("log", now_ns, _LOG_CHECK_NS):
@@ -206,7 +206,7 @@ class Supervisor:
             return {
                 "pid": os.getpid(),
                 "run": self._dir.name,
-                "steps": self._pipe.feeds.steps(0),
+                "steps": self._pipe.feeds.steps(),
                 "rings": self._pipe.feeds.ever,
                 "stopping": self._stop_reason,
             }

@@ -7,7 +7,7 @@ import os
 import time
 from typing import Any
 
-from . import burst, memory, oom, quiet, ring, sampler, sites, snapshot
+from . import burst, memory, oom, quiet, ranks, ring, sampler, sites, snapshot
 from .budget import HELPER_SHARE, budget, duty, gate
 from .hooks import distributed, loader
 from .state import LOG_CAPACITY, S, append, log, note_error, now
@@ -304,12 +304,13 @@ def _open_ring() -> ring.RingWriter | None:
         ring.check_directory(directory)
         pid = os.getpid()
         ticks = ring.start_ticks(pid)
+        rank, local_rank, _ = ranks.known(S.torch)
         return ring.RingWriter(
             os.path.join(directory, "%d-%d.ring" % (pid, ticks)),
             pid=pid,
             start_ticks=ticks,
-            rank=_environment_int("RANK"),
-            local_rank=_environment_int("LOCAL_RANK"),
+            rank=-1 if rank is None else rank,
+            local_rank=-1 if local_rank is None else local_rank,
             wall_ns=time.time_ns(),
             mono_ns=now(),
         )
@@ -325,11 +326,6 @@ def _threads() -> int:
             return int(stream.read().rsplit(b")", 1)[1].split()[17])
     except (OSError, ValueError, IndexError):
         return 0
-
-
-def _environment_int(name: str) -> int:
-    value = os.environ.get(name, "")
-    return int(value) if value.isdigit() else -1
 
 
 def start() -> Helper | None:

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import socket
 import sys
 from typing import Any
 
-from . import memory, oom, sites, startup
+from . import memory, oom, ranks, sites, startup
 from .hooks import compiled, distributed, libraries, loader_rows, modes, pauses, precision
 from .state import S, now
-
-
-def _rank(name: str) -> int | None:
-    value = os.environ.get(name, "")
-    return int(value) if value.isdigit() else None
 
 
 def memory_stats() -> dict[str, Any] | None:
@@ -126,15 +120,16 @@ class SnapshotBuilder:
     """Builds the JSON; what cannot change is computed once."""
 
     def __init__(self) -> None:
+        rank, local_rank, world_size = ranks.known(S.torch)
         self._fixed = {
             "v": 1,
             "argv": [str(a)[:200] for a in sys.argv[:64]],
             "python": platform.python_version(),
             "torch": str(S.torch.__version__),
             "main_tid": S.thread_id,
-            "rank": _rank("RANK"),
-            "local_rank": _rank("LOCAL_RANK"),
-            "world_size": _rank("WORLD_SIZE"),
+            "rank": rank,
+            "local_rank": local_rank,
+            "world_size": world_size,
             "host": socket.gethostname(),
         }
         self._told = 1
