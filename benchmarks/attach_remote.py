@@ -100,7 +100,8 @@ def one_round(python: str, place: Path) -> dict[str, Any]:
     report_path = place / "report.json"
     attached = attach(process.pid, place, "--json", str(report_path))
     rest, errors = process.communicate(timeout=120)
-    attached.communicate(timeout=120)
+    _, said = attached.communicate(timeout=120)
+    assert report_path.exists(), said
     report = json.loads(report_path.read_bytes())
     ends = json.loads(joined.read_text())
     after = [t for t in ends if t >= began]
