@@ -362,15 +362,15 @@ def print_report(
     from gputop_train.launch import ending
     from gputop_train.launch.streams import Voice
 
-    found = joining.report_of(run_dir)
+    found, reason = joining.report_or_reason(run_dir)
     if found is None:
         raise click.ClickException(
-            f"Nothing was recorded yet of {run_dir.name}. "
+            reason
+            or f"Nothing was recorded yet of {run_dir.name}. "
             f"Look at its output with: {paths.come_back('attach', run_dir)}"
         )
     if json_path is not None:
-        ending.deliver(found, json_path, Voice())
-        return 0
+        return 0 if ending.deliver(found, json_path, Voice()) else 1
     for line in ending.summary_lines(
         run_dir, found, fd=1, recording=recording, ascii_only=ascii_only
     ):

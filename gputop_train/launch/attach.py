@@ -125,12 +125,17 @@ def report_of(run_dir: Path) -> dict[str, Any] | None:
 
     ``None`` when nothing can be told yet.
     """
+    return report_or_reason(run_dir)[0]
+
+
+def report_or_reason(run_dir: Path) -> tuple[dict[str, Any] | None, str | None]:
+    """The same, and why there is none: ``None`` too where nothing was recorded yet."""
     # Imported here: listing runs and following one must not load numpy.
-    from gputop_train.launch.conclude import ConcludeError, finalize
+    from gputop_train.launch.conclude import ConcludeError, report_anyway
 
     report = runfile.read_report(run_dir)
     if report is not None:
-        return report
+        return report, None
     run = runfile.read_json(run_dir / "run.json")
     child = identity.recorded_child(run) if run is not None else None
     try:
@@ -138,10 +143,11 @@ def report_of(run_dir: Path) -> dict[str, Any] | None:
         alive = child is not None and identity.is_alive(child)
         away = run is not None and run_state(run_dir, run, _ended(run_dir)) == "elsewhere"
         if run is None or not (alive or away):
-            return finalize(run_dir)
-        return _report_so_far(run_dir, run)
-    except (ConcludeError, StoreError):
-        return None
+            return report_anyway(run_dir), None
+        return _report_so_far(run_dir, run), None
+    except (ConcludeError, StoreError) as problem:
+        recorded = run is not None and store_path(run_dir, run).exists()
+        return None, str(problem) if recorded else None
 
 
 def attach_plain(
@@ -244,7 +250,7 @@ class _Follower:
         if report is not None:
             ending.print_summary(self._dir, report, self._voice)
         if self._json_path is not None:
-            ending.deliver_json(self._dir, self._json_path, self._voice)
+            ending.deliver_json(self._dir, self._json_path, self._voice, report)
         if ended.reason is not None:
             self._voice.say(f"The script's exit code is unknown. {ended.reason}")
         run_part = (report or {}).get("run")

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,10 @@ _LAST_COMMIT_PAUSE_S = 0.5
 
 class ConcludeError(Exception):
     """No report can be made; the message says what happened and what to do."""
+
+
+class CannotWrite(ConcludeError):
+    """The disk is full or the run's directory cannot be written; what is there can be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,8 @@ def conclude(run_dir: Path, run: Mapping[str, Any], pipeline: Pipeline) -> Concl
     with contextlib.suppress(StoreFull):
         guard.run("store", pipeline.writer.close)
     guard.run("store copy", lambda: _bring_home(store, run_dir))
-    guard.run("ring directory", lambda: remove_ring_dir(run))
+    if report is not None:  # else the rings are still good for one: `finalize` reads them again
+        guard.run("ring directory", lambda: remove_ring_dir(run))
     guard.run("housekeeping", lambda: _prune(run_dir.parent, run))
     return Conclusion(report, problem)
 
@@ -178,15 +183,69 @@ def finalize(run_dir: str | os.PathLike[str], *, wait_s: float = 10.0) -> dict[s
                 f"`{paths.come_back('attach', directory)}`."
             )
         _witness_lost_exit(directory)
-        try:
-            conclusion = conclude(directory, run, open_pipeline(directory, run, None))
-        except StoreError as error:
-            raise ConcludeError(str(error)) from error
+        with _own_log(directory):
+            try:
+                conclusion = conclude(directory, run, open_pipeline(directory, run, None))
+            except StoreError as error:
+                raise CannotWrite(str(error)) from error
     finally:
         os.close(lock)
     if conclusion.report is None:
-        raise ConcludeError(conclusion.problem or "The report could not be made.")
+        raise CannotWrite(conclusion.problem or "The report could not be made.")
     return conclusion.report
+
+
+def report_anyway(run_dir: str | os.PathLike[str], *, wait_s: float = 10.0) -> dict[str, Any]:
+    """The report of an ended run; made for the reader alone where it cannot be written.
+
+    Args:
+        run_dir: The run's directory.
+        wait_s: As in `finalize`.
+
+    Raises:
+        ConcludeError: As in `finalize`.
+    """
+    try:
+        return finalize(run_dir, wait_s=wait_s)
+    except CannotWrite as problem:
+        directory = Path(run_dir)
+        run = runfile.read_json(directory / "run.json") or {}
+        store = store_path(directory, run)
+        exit_ = runfile.read_json(directory / "exit.json")
+        try:
+            unsaved = None
+            if isinstance(problem.__cause__, StoreFull):
+                unsaved = "the disk was full at the end" + _missing_at_the_end(store, exit_)
+            return verdicts.build_report(
+                store, run, exit_, verdicts.judge_run(store, final=True, unsaved=unsaved)
+            )
+        except StoreError:
+            raise problem from None
+
+
+def _missing_at_the_end(store: Path, exit_: Mapping[str, Any] | None) -> str:
+    """How much of a run its store lacks: from the last step that is in it to the script's end."""
+    ended_ns = (exit_ or {}).get("ended_mono_ns")
+    with RunReader(store) as reader:
+        ends = [steps[-1].t1_ns for rank in reader.ranks() if (steps := reader.steps_tail(1, rank))]
+    if not ends or not isinstance(ended_ns, int):
+        return ", so the last steps were not recorded"
+    return f", so its last {(ended_ns - max(ends)) / 1e9:.1f} s were not recorded"
+
+
+@contextlib.contextmanager
+def _own_log(run_dir: Path) -> Iterator[None]:
+    """What a supervisor would write to its log goes there, not to the terminal of who asks."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        log = os.open(run_dir / "supervisor.log", flags, 0o600)
+    except OSError:
+        log = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    with (
+        open(log, "w", encoding="utf-8", errors="backslashreplace") as stream,  # noqa: PTH123
+        contextlib.redirect_stderr(stream),
+    ):
+        yield
 
 
 def _refuse_elsewhere(run_dir: Path, run: Mapping[str, Any]) -> None:
@@ -266,7 +325,7 @@ def _try_lock(run_dir: Path) -> int | None:
     except AlreadyWatched:
         return None
     except OSError as error:
-        raise ConcludeError(
+        raise CannotWrite(
             f"{run_dir} cannot be written ({error.strerror}). Check its owner and free space."
         ) from error
 

@@ -62,14 +62,21 @@ def await_report(
 
 def _build_report(run_dir: Path, voice: Voice) -> dict[str, Any] | None:
     try:
-        importlib.import_module("gputop_train.launch.conclude").finalize(run_dir)
+        report: dict[str, Any] = importlib.import_module(
+            "gputop_train.launch.conclude"
+        ).report_anyway(run_dir)
     except Exception as failure:
         voice.say(
             f"There is no report of this run: {str(failure).rstrip('.')}. "
             f"What was recorded is kept in {run_dir}; its output is in output.log."
         )
         return None
-    return runfile.read_report(run_dir)
+    if runfile.read_report(run_dir) is None:
+        voice.say(
+            f"The report could not be kept in {run_dir}, whose disk is full or cannot be written. "
+            f"Once it can, ask again with: {paths.come_back('report', run_dir)}"
+        )
+    return report
 
 
 def print_summary(
@@ -124,12 +131,23 @@ def report_command(run_dir: Path, recording: str | None = None) -> str:
     return f"gputop-train report {shlex.quote(recording)}"
 
 
-def deliver_json(run_dir: Path, target: str, voice: Voice) -> None:
-    """Copy the report to where ``--json`` said; ``-`` is stdout."""
+def deliver_json(
+    run_dir: Path, target: str, voice: Voice, report: Mapping[str, Any] | None = None
+) -> None:
+    """Copy the report to where ``--json`` said; ``-`` is stdout.
+
+    Args:
+        run_dir: The run.
+        target: The file, or ``-``.
+        voice: Where trouble is told.
+        report: The report, for when the run's directory took none.
+    """
     try:
         content = paths.RunPaths(run_dir).report_json.read_bytes()
     except OSError:
         content = b""
+    if not content and report is not None:
+        content = _encoded(report)
     if not content:
         voice.say(
             f"There is no report to write to {target}. "
@@ -137,25 +155,30 @@ def deliver_json(run_dir: Path, target: str, voice: Voice) -> None:
             f"--json {shlex.quote(target)}"
         )
         return
-    kept = f"It is in {paths.RunPaths(run_dir).report_json}."
+    where = paths.RunPaths(run_dir).report_json
+    kept = f"It is in {where}." if where.exists() else "Free some space and ask for it again."
     _deliver(content, target, voice, kept)
 
 
-def deliver(report: Mapping[str, Any], target: str, voice: Voice) -> None:
-    """Write a report that is in no file, such as one of a run that goes on."""
-    content = json.dumps(report, indent=1).encode("utf-8", "backslashreplace") + b"\n"
-    _deliver(content, target, voice, "Name another file with --json.")
+def deliver(report: Mapping[str, Any], target: str, voice: Voice) -> bool:
+    """Write a report that is in no file, such as one of a run that goes on; whether that worked."""
+    return _deliver(_encoded(report), target, voice, "Name another file with --json.")
 
 
-def _deliver(content: bytes, target: str, voice: Voice, otherwise: str) -> None:
+def _encoded(report: Mapping[str, Any]) -> bytes:
+    return json.dumps(report, indent=1).encode("utf-8", "backslashreplace") + b"\n"
+
+
+def _deliver(content: bytes, target: str, voice: Voice, otherwise: str) -> bool:
     if target == "-":
-        write_all(1, content)
-        return
+        return write_all(1, content)
     try:
         write_file(Path(target), content)
     except OSError as failure:
         why = failure.strerror or failure
         voice.say(f"The report could not be written to {target}: {why}. {otherwise}")
+        return False
+    return True
 
 
 def write_file(target: Path, content: bytes) -> None:

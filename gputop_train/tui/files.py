@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -24,8 +25,14 @@ def write_private(
         | os.O_CLOEXEC
     )
     try:
-        with os.fdopen(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:
-            file.write(text)
+        fd = os.open(path, flags, 0o600)
     except OSError:
+        return None
+    try:
+        with os.fdopen(fd, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+    except OSError:  # a full disk: half a file would pass for a whole one
+        with contextlib.suppress(OSError):
+            path.unlink()
         return None
     return path
