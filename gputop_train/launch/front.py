@@ -129,7 +129,7 @@ class _Front:
                 self.launched.run_dir, report, self.voice, ascii_only=self.options.ascii
             )
         if self.options.json_path is not None:
-            ending.deliver_json(self.launched.run_dir, self.options.json_path, self.voice)
+            ending.deliver_json(self.launched.run_dir, self.options.json_path, self.voice, report)
         if ended.reason is not None:
             self.voice.say(f"The script's exit code is unknown. {ended.reason}")
         if ended.status != 0:
