@@ -16,7 +16,6 @@ from tests.integration.supervised import Runs, wait_for
 from tests.launching import PATIENCE_S, World, world
 from tests.unprivileged import open_to_all, run_as_nobody
 
-
 _NOT_OURS = ("__pycache__", "torchinductor_")
 
 
