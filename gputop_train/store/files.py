@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sqlite3
 import stat
+import sys
+from collections.abc import Iterator
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -18,6 +21,9 @@ APPLICATION_ID = int.from_bytes(b"GPTT", "big")
 SCHEMA_VERSION = 1
 #: What stays of the write-ahead log once it could be reused.
 LOG_KEPT_BYTES = 16 << 20
+#: Largest value that is read or written: ``run.json`` of a command line of two megabytes, escaped.
+LARGEST_VALUE_BYTES = 16 << 20
+_MOST_OBJECTS = 1000
 #: Everything that hostile or damaged content can make SQLite, msgspec or Python say.
 DAMAGE = (sqlite3.Error, ValueError, TypeError, KeyError, OverflowError, MemoryError, RuntimeError)
 
@@ -72,6 +78,34 @@ def schema_tables() -> tuple[str, ...]:
 @cache
 def _schema() -> str:
     return resources.files("gputop_train.store").joinpath("schema.sql").read_text("utf-8")
+
+
+@cache
+def _known() -> dict[tuple[str, str], str]:
+    """SQL of every object a store has, by kind and name."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as db:
+        db.executescript(_schema())
+        return {(kind, name): sql for kind, name, sql in _objects(db)}
+
+
+def _objects(db: sqlite3.Connection) -> Iterator[tuple[str, str, str]]:
+    query = f"SELECT type, name, sql FROM sqlite_master LIMIT {_MOST_OBJECTS}"
+    for kind, name, sql in db.execute(query).fetchall():
+        yield str(kind), str(name), " ".join(re.sub(r"--[^\n]*", "", str(sql)).split())
+
+
+def refuse_foreign_schema(db: sqlite3.Connection) -> None:
+    """Refuse a store that holds more than data.
+
+    A trigger, a view, a virtual table, an index on an expression or a column that is computed runs
+    what its author wished as soon as a row is read or written.
+
+    Raises:
+        ValueError: It holds such a thing; the message names it.
+    """
+    for kind, name, sql in _objects(db):
+        if _known().get((kind, name)) != sql:
+            raise ValueError(f"{kind} {name} is not one of ours")
 
 
 def same_file(path: Path, identity: tuple[int, int]) -> bool:
@@ -130,7 +164,9 @@ def open_writer(path: Path) -> sqlite3.Connection:
     except sqlite3.Error as error:
         raise explain(error, path) from error
     try:
+        harden(db)
         _check_version(db, path)
+        refuse_foreign_schema(db)
         # Must come before the first table; lets a store give back room without a full rewrite.
         db.execute("PRAGMA auto_vacuum = INCREMENTAL")
         db.execute("PRAGMA secure_delete = OFF").fetchall()
@@ -156,6 +192,13 @@ def open_writer(path: Path) -> sqlite3.Connection:
             "Choose a --run-root that only you can write to."
         )
     return db
+
+
+def harden(db: sqlite3.Connection) -> None:
+    """Let a store's content call no function and hold no huge value."""
+    db.execute("PRAGMA trusted_schema = OFF").fetchall()
+    if sys.version_info >= (3, 11):
+        db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LARGEST_VALUE_BYTES)
 
 
 def _check_version(db: sqlite3.Connection, path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
 import sqlite3
 import tempfile
@@ -20,13 +21,17 @@ T = TypeVar("T")
 
 #: No call takes longer; a store made to hang its readers ends there.
 TIME_LIMIT_S = 10.0
+#: What one call may add to the process's memory. Many values of a file may share their pages, so
+#: its size bounds nothing.
+MEMORY_LIMIT_KIB = 1 << 20
 #: Rows one query may give, a few times what the largest store in bounds holds.
 MAX_ROWS = 1_000_000
 #: Largest store copied aside to be read (see ``_open_aside``).
 MAX_COPY_BYTES = 2 << 30
 #: What a lock held for a moment (a writer that opens or closes the store) costs a reader.
 _BUSY_TRIES, _BUSY_PAUSE_S = 10, 0.05
-_OPS_BETWEEN_CHECKS = 20_000
+#: Between two looks at clock and memory; a row takes a few dozen, and each may hold a large value.
+_OPS_BETWEEN_CHECKS = 1_000
 
 
 class Session:
@@ -40,6 +45,7 @@ class Session:
         self.path = path
         self._time_limit_s = time_limit_s
         self._deadline = 0.0
+        self._most_kib = 0
         self._lock = threading.RLock()
         self._depth = 0
         self._aside: tempfile.TemporaryDirectory[str] | None = None
@@ -111,14 +117,18 @@ class Session:
         return self._attempt(work, tries - 1)
 
     def _run(self, work: Callable[[], T]) -> T:
-        self._deadline = time.monotonic() + self._time_limit_s
+        self._set_limits()
         try:
             return work()
         except files.DAMAGE as error:
             raise _explain(error, self.path) from error
 
+    def _set_limits(self) -> None:
+        self._deadline = time.monotonic() + self._time_limit_s
+        self._most_kib = _peak_kib() + MEMORY_LIMIT_KIB
+
     def _late(self) -> int:
-        return int(time.monotonic() > self._deadline)
+        return int(time.monotonic() > self._deadline or _peak_kib() > self._most_kib)
 
     def _open(self) -> sqlite3.Connection:
         try:
@@ -165,9 +175,10 @@ class Session:
             check_same_thread=False,
         )
         try:
-            self._deadline = time.monotonic() + self._time_limit_s
+            self._set_limits()
             db.set_progress_handler(self._late, _OPS_BETWEEN_CHECKS)
-            for pragma in ("trusted_schema = OFF", "cell_size_check = ON", "query_only = ON"):
+            files.harden(db)
+            for pragma in ("cell_size_check = ON", "query_only = ON"):
                 db.execute(f"PRAGMA {pragma}").fetchall()
             db.execute("SELECT count(*) FROM sqlite_master").fetchone()
         except BaseException:
@@ -187,19 +198,19 @@ class Session:
                 f"The store {self.path} was written by a newer gputop-train (schema {version}). "
                 "Upgrade gputop-train to read it."
             )
-        # A view or a virtual table under a known name would run what its author wished.
-        kinds = {
-            name: (kind, str(sql).upper())
-            for kind, name, sql in self.rows("SELECT type, name, sql FROM sqlite_master")
-        }
+        files.refuse_foreign_schema(self._db)
+        kept = {name for (name,) in self.rows("SELECT name FROM sqlite_master")}
         for table in files.schema_tables():
-            kind, sql = kinds.get(table, ("nothing", ""))
-            if kind != "table" or not sql.startswith("CREATE TABLE"):
+            if table not in kept:
                 raise ValueError(f"table {table} is missing")
         found = self.rows("SELECT value FROM meta WHERE key = 'layout'")
         if not found:
             raise StoreError(f"The store {self.path} is still empty. Try again in a moment.")
         return Codecs.from_json(found[0][0])
+
+
+def _peak_kib() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 class _Busy(StoreBusy):
@@ -212,7 +223,7 @@ def _explain(error: BaseException, path: Path) -> StoreError:
         return _Busy(f"The store {path} is busy. Try again in a moment.")
     if "interrupted" in text:
         return StoreError(
-            f"Reading the store {path} took too long, so it was given up. "
+            f"Reading the store {path} took too long or too much memory, so it was given up. "
             "Read a shorter span, or copy the run to a local disk."
         )
     if "not a database" in text:
