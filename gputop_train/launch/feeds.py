@@ -18,6 +18,7 @@ from typing import Any
 from gputop_train.collect.ring_reader import OUR_LIMITS, Ring, RingError, rings
 from gputop_train.collect.timeline import Batch, Timeline
 from gputop_train.launch import identity
+from gputop_train.launch.identity import ProcessId, boot_id
 from gputop_train.launch.processes import read_process, runs_code
 from gputop_train.model import Interval, Step
 
@@ -278,6 +279,11 @@ class Feeds:
     def pids(self) -> set[int]:
         """Processes that train."""
         return {feed.pid for feed in self.active}
+
+    def processes(self) -> list[ProcessId]:
+        """Processes that train, by what they are known by for ever."""
+        boot = boot_id() or ""
+        return [ProcessId(feed.pid, feed.start_ticks, boot) for feed in self.active]
 
     def ranks(self) -> dict[int, int]:
         """Training process -> rank."""

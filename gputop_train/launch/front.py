@@ -27,6 +27,7 @@ from gputop_train.launch import (
     signals,
     spawn,
     start_trial,
+    tasks,
     tied,
 )
 from gputop_train.launch.ending import Interrupted
@@ -55,8 +56,10 @@ def run(options: Options, environ: Mapping[str, str]) -> int:
         LaunchError: The run could not be set up; the script was not started.
     """
     if options.json_path not in (None, "-"):
+        options = replace(options, json_path=tasks.report_file(options.json_path or "", environ))
         _check_json_path(Path(options.json_path or ""))
     command = spawn.resolve_command(options, environ)
+    tasks.join(options, command, environ)
     mask = signals.block()
     try:
         while True:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gputop_train import __version__, paths
-from gputop_train.launch import identity, runfile, shim
+from gputop_train.launch import identity, runfile, shim, tasks
 from gputop_train.launch.diversion.way import NoWay, Way, way
 from gputop_train.launch.environment import script_environment, supervisor_environment
 from gputop_train.launch.identity import ProcessId
@@ -134,6 +134,7 @@ def _launch_in(
 ) -> Launched:
     paths_ = paths.RunPaths(run_dir)
     run = _describe(run_dir, ring_dir, options, command)
+    run["step"] = tasks.step_of(environ)
     reserved = runfile.reserve_run_json(run_dir, run)
     install_probe(paths_.probe_dir, probe_config(options, run_dir.name, str(ring_dir)))
     child_environ = script_environment(

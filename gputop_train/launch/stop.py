@@ -123,6 +123,9 @@ class _Members:
             for pid, ticks in self.known.items()
             if pid in table and table[pid].start_ticks == ticks and runs_code(table[pid])
         }
+        if leader is not None and leader_alive and runs_code(leader):
+            # A task that a scheduler started leads no session of its own.
+            self.known[leader.pid] = leader.start_ticks
         if leader_alive or self.known:
             for process in table.values():
                 if process.session == self.target.pid and runs_code(process):

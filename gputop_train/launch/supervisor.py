@@ -43,6 +43,8 @@ _ENDING_TICK_S = 0.05
 #: The shim writes exit.json within milliseconds of the end; only a stuck disk or a stopped shim
 #: takes longer.
 _EXIT_WAIT_S = 30.0
+#: The front waits twice as long for the report.
+_TASKS_WAIT_S = 5.0
 _NICE = 5
 _STORE_RETRY_S = 10.0
 #: Of us and the training, the kernel shall take us when memory runs out.
@@ -95,6 +97,7 @@ class Supervisor:
         self._leave = threading.Event()
         self._wake = threading.Event()
         self._stopping: threading.Thread | None = None
+        self._tasks: dict[identity.ProcessId, threading.Thread] = {}
         self._stop_reason: str | None = None
         self._stop_outcome: StopOutcome | None = None
         self._signalled = False
@@ -180,11 +183,19 @@ class Supervisor:
         self._stop_reason = reason
 
         def climb() -> None:
+            self._stop_tasks()
             self._stop_outcome = ladder(self._child, grace_s=self._grace_s, on_signal=self._sent)
             self._wake.set()
 
         self._stopping = threading.Thread(target=climb, name="stop", daemon=True)
         self._stopping.start()
+
+    def _stop_tasks(self) -> None:
+        """Stop the other tasks of a step too: without the first one they would wait for it."""
+        for process in self._pipe.feeds.processes() if self._run.get("step") else ():
+            if process not in self._tasks and process.pid != self._child.pid:
+                self._tasks[process] = threading.Thread(target=ladder, args=(process,), daemon=True)
+                self._tasks[process].start()
 
     def _sent(self, name: str) -> None:
         self._guard.log(f"stop ({self._stop_reason}): {name}")
@@ -274,6 +285,7 @@ class Supervisor:
         return True
 
     def _conclude(self) -> Conclusion:
+        self._await_tasks()
         if self._stopping is not None:
             self._stopping.join(timeout=sum(self._grace_s) + 10)
         self._record_stop()
@@ -283,6 +295,19 @@ class Supervisor:
         conclusion = conclude(self._dir, self._run, self._pipe)
         self._close()
         return conclusion
+
+    def _await_tasks(self) -> None:
+        """Let the other tasks of a step make their last steps: they end when the first one does."""
+        deadline = time.monotonic() + _TASKS_WAIT_S
+        while self._run.get("step") and any(feed.alive() for feed in self._pipe.feeds.active):
+            if self._stop_reason is not None:
+                self._stop_tasks()
+            if self._leave.is_set() or time.monotonic() >= deadline:
+                break
+            self._pipe.tick(time.monotonic_ns(), stretch=self._cost.stretch)
+            time.sleep(_ENDING_TICK_S)
+        for stopping in self._tasks.values():
+            stopping.join(timeout=sum(self._grace_s) + 10)
 
     def _close(self) -> None:
         self._judge.close()
