@@ -69,7 +69,7 @@ def test_a_disk_that_is_full_to_the_end_costs_a_while_of_the_record_and_says_so(
         assert b"The report could not be kept in" in err and b"Traceback" not in err
         told_at_once = json.loads((here.place / "out.json").read_bytes())
         assert told_at_once["status"] == "abstained"
-        (missing,) = {gap["missing"] for gap in told_at_once["abstained"]}
+        missing = {gap["id"]: gap["missing"] for gap in told_at_once["abstained"]}["probe"]
         assert re.fullmatch(r"the disk was full at the end, so its last \d+\.\d s .*", missing)
         assert missing.encode() in b" ".join(err.split())
         # The rings are still there: with some room the record is whole again.
