@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gputop_train.collect.ring_reader import OUR_LIMITS
+from gputop_train.launch.probe_dir import PACKAGE
 from gputop_train.launch.processes import process_table, runs_code
 from gputop_train.launch.sampling import environment_of
 
@@ -89,15 +92,27 @@ def explain_afterwards(probe_dir: Path) -> tuple[str, bool]:
             "Start the script so that PYTHONPATH reaches it.",
             True,
         )
-    if not (probe_dir / "seen-torch").exists():
+    marks = probe_dir / PACKAGE
+    if not (marks / "seen-torch").exists():
         return ("The script never loaded torch, so there was no training to watch.", False)
-    if not (probe_dir / "seen-training").exists():
+    if not (marks / "seen-training").exists():
         return ("Torch was loaded, but the probe told of no backward or optimizer step.", False)
-    return (
-        "The script trained, but the probe could not open its ring (no room, or an unsafe "
-        "runtime directory). Look at the ring directory named in run.json.",
-        True,
-    )
+    return _no_ring(marks), True
+
+
+def _no_ring(marks: Path) -> str:
+    numbers = [path.name.rpartition("-")[2] for path in sorted(marks.glob("seen-ring-*"))]
+    codes = [int(number) for number in numbers if number.isdecimal() and int(number) < 4096]
+    if not codes:
+        return (
+            "The script trained, but the probe could not open its ring (no room, or an unsafe "
+            "runtime directory). Look at the ring directory named in run.json."
+        )
+    remedy = "Look at the ring directory named in run.json."
+    if codes[0] in OUR_LIMITS:
+        remedy = "The script itself was at its limit: raise it (ulimit -a)."
+    why = os.strerror(codes[0])
+    return f"The script trained, but the probe could not open its ring ({why}). {remedy}"
 
 
 class Absence:

@@ -51,6 +51,7 @@ class RunInfo:
     host: str | None = None
     started_wall_ns: int | None = None
     ended_wall_ns: int | None = None
+    took_ns: int | None = None
     exit_code: int | None = None
     pid: int | None = None
     stopped_by: str | None = None
@@ -109,6 +110,7 @@ def read_run(path: Path) -> RunInfo | None:
         host=_text(run.get("host")),
         started_wall_ns=_int(run.get("started_wall_ns")),
         ended_wall_ns=_int((exit_ or {}).get("ended_wall_ns")),
+        took_ns=_took_ns(run, exit_, state),
         exit_code=exit_code(exit_),
         pid=_int(child.get("pid")) if isinstance(child, dict) else None,
         stopped_by=_text(_object(report.get("run")).get("stopped_by")),
@@ -118,6 +120,14 @@ def read_run(path: Path) -> RunInfo | None:
         size_bytes=allocated_bytes(path),
         protected=bool(name) or state in ("live", "orphaned") or _may_live(path, state),
     )
+
+
+def _took_ns(run: Mapping[str, Any], exit_: Mapping[str, Any] | None, state: State) -> int | None:
+    """Launch to end, or to now, by the clock that nobody sets; ``None`` = not known."""
+    begin, end = _int(run.get("started_mono_ns")), _int((exit_ or {}).get("ended_mono_ns"))
+    if state in ("live", "orphaned"):
+        end = time.monotonic_ns()
+    return end - begin if begin is not None and end is not None and end >= begin else None
 
 
 def run_state(path: Path, run: Mapping[str, Any], exit_: Mapping[str, Any] | None) -> State:
@@ -240,7 +250,7 @@ def runs_table(
         cells = (
             f"{run.id} {run.name}" if run.name else run.id,
             _started(run.started_wall_ns, now_ns),
-            _took(run, now_ns),
+            _took(run),
             _state_words(run),
             run.verdict or run.status or "-",
             " ".join((Path(run.command[0]).name, *run.command[1:])) if run.command else "",
@@ -272,11 +282,10 @@ def _started(wall_ns: int | None, now_ns: int) -> str:
     return time.strftime("%H:%M" if same_day else "%Y-%m-%d %H:%M", moment)
 
 
-def _took(run: RunInfo, now_ns: int) -> str:
-    end_ns = now_ns if run.state in ("live", "orphaned") else run.ended_wall_ns
-    if end_ns is None or run.started_wall_ns is None:
+def _took(run: RunInfo) -> str:
+    if run.took_ns is None:
         return "-"
-    seconds = max(end_ns - run.started_wall_ns, 0) // 1_000_000_000
+    seconds = run.took_ns // 1_000_000_000
     hours, minutes = seconds // 3600, seconds // 60 % 60
     if hours:
         return f"{hours}h{minutes:02d}m"

@@ -10,7 +10,7 @@ from typing import Any
 from . import burst, memory, oom, quiet, ranks, ring, sampler, sites, snapshot
 from .budget import HELPER_SHARE, budget, duty, gate
 from .hooks import distributed, loader
-from .state import LOG_CAPACITY, S, append, log, note_error, now
+from .state import LOG_CAPACITY, S, append, leave_mark, log, note_error, now
 from .words import MEM_ALLOCATED, MEM_AT, MEM_RESERVED
 
 DRAIN_S = 0.2
@@ -162,7 +162,8 @@ class Helper:
             # Never more than our part of the budget, whatever a walk costs on this stack.
             own_ns = max(0, self._cpu_ns - self._snapshots_ns)
             each_ns = own_ns / self._wakes + HANDOVER_NS
-            rate = min(rate, budget() * (HELPER_SHARE - SNAPSHOT_SHARE) * 1e9 / each_ns)
+            share = HELPER_SHARE * duty.left() - SNAPSHOT_SHARE
+            rate = min(rate, budget() * share * 1e9 / each_ns)
         return (0.5 + self._random / 0x7FFFFFFF) / max(rate, MIN_HZ)
 
     def _drain(self) -> None:
@@ -316,6 +317,8 @@ def _open_ring() -> ring.RingWriter | None:
         )
     except Exception as error:
         note_error("ring", error)
+        if isinstance(error, OSError) and error.errno:
+            leave_mark("ring-%d" % error.errno)
         return None
 
 

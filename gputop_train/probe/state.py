@@ -97,12 +97,18 @@ def load_config() -> dict[str, Any]:
 
 
 def leave_mark(name: str) -> None:
-    """Leave an empty file beside the configuration: how far the probe got without a ring."""
-    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    path = os.path.join(here, "seen-" + name)
+    """Leave an empty file in this package's directory: how far the probe got without a ring.
+
+    Not in the one above, which is on ``sys.path``: a directory that has changed is listed anew by
+    the script's next import, and fails it where no descriptor is left.
+    """
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "seen-" + name)
     try:
         if not os.path.exists(path):
-            os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+            try:
+                os.mknod(path, 0o600)  # a file without a descriptor: the script may have none left
+            except OSError:  # a file system that makes none this way
+                os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
     except OSError:
         pass
 

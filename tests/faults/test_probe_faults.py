@@ -78,7 +78,7 @@ def test_a_run_directory_of_somebody_else_costs_only_the_ring(
     assert printed == as_without_us
     assert not deployed.ring_files() or os.getuid() != 0
     if os.getuid() == 0:
-        assert not (deployed.directory / "seen-training").exists()
+        assert not (deployed.directory / noring.PACKAGE / "seen-training").exists()
         # It could leave no word of the training either, so nothing is claimed about that.
         text, _ = noring.explain_afterwards(deployed.directory)
         assert "the probe told of no backward" in text
@@ -135,7 +135,7 @@ def test_a_disk_without_room_for_a_ring_leaves_none(
     assert (result.returncode, result.stdout, result.stderr) == (0, as_without_us, b"")
     assert list(small_disk.iterdir()) == []
     text, kept_out = noring.explain_afterwards(deployed.directory)
-    assert "could not open its ring" in text and kept_out
+    assert "could not open its ring (No space left on device)" in text and kept_out
 
 
 def test_no_file_descriptor_left_costs_only_the_ring(tmp_path: Path, as_without_us: bytes) -> None:
@@ -150,6 +150,9 @@ def test_no_file_descriptor_left_costs_only_the_ring(tmp_path: Path, as_without_
     deployed, printed = train_with(tmp_path, before=exhaust)
     assert printed == as_without_us
     assert deployed.ring_files() == []
+    # Not even a mark of that could be opened; it takes none.
+    text, kept_out = noring.explain_afterwards(deployed.directory)
+    assert "(Too many open files). The script itself was at its limit" in text and kept_out
 
 
 def test_no_thread_to_be_had_costs_only_the_probe(tmp_path: Path, as_without_us: bytes) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -70,10 +71,10 @@ class Plain:
 
 
 @cache
-def plain(place: Path, steps: int, workers: int) -> Plain:
+def plain(place: Path, steps: int, workers: int, text: str = TRAINING) -> Plain:
     """Run the script without us."""
     script = place / "plain.py"
-    script.write_text(TRAINING)
+    script.write_text(text)
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     done = subprocess.run(
         [sys.executable, str(script), str(steps), "0", str(workers), "-", "0"],
@@ -149,9 +150,10 @@ class Screen:
         self._reading.start()
 
     def _read(self) -> None:
-        with contextlib.suppress(OSError):
-            while chunk := os.read(self._fd, 65536):
-                self.said += chunk
+        with contextlib.suppress(OSError, ValueError):
+            while (fd := self._fd) >= 0:  # a read that waits would keep a hung-up terminal open
+                if select.select([fd], [], [], 0.1)[0]:
+                    self.said += os.read(fd, 65536)
 
     def shows(self, text: bytes = b"\x1b[?1049h") -> None:
         """Wait until it has written ``text``; the live screen begins with the default."""
@@ -179,6 +181,11 @@ class Screen:
             if pid:
                 self._code = os.waitstatus_to_exitcode(status)
         return self._code is not None
+
+    def hang_up(self) -> None:
+        """Take the terminal away."""
+        fd, self._fd = self._fd, -1
+        os.close(fd)
 
     def close(self) -> None:
         """Take the terminal away and see the process gone."""

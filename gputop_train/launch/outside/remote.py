@@ -203,7 +203,7 @@ def _call(target: outside.Target, interpreter: str, run_dir: Path) -> None:
 
 def _await(target: outside.Target, run_dir: Path, wait_s: float) -> None:
     """Until the probe has left its mark: it saw torch, which is loaded."""
-    mark = paths.RunPaths(run_dir).probe_dir / "seen-torch"
+    mark = paths.RunPaths(run_dir).probe_dir / PACKAGE / "seen-torch"
     deadline = time.monotonic() + wait_s
     while not mark.exists():
         if not identity.is_alive(target.process):
