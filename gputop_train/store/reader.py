@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
 from pathlib import Path
@@ -189,6 +189,52 @@ class RunReader(StepReader):
             lambda uuid, row: make((row[0], uuid, row[1])),
         )
         return sorted(found, key=attrgetter("t_ns", "uuid"))
+
+    def util_after(
+        self, last_ns: Mapping[str, int], t0_ns: int, t1_ns: int
+    ) -> dict[str, list[tuple[int, float]]]:
+        """Time and percent of each device's samples in the window, by time, as plain rows.
+
+        Args:
+            last_ns: By UUID, a time up to which they are known already.
+            t0_ns: Begin of the window.
+            t1_ns: Its end.
+        """
+        return self._later("util", "util", last_ns, (t0_ns, t1_ns), lambda value: value)
+
+    def sm_after(
+        self, last_ns: Mapping[str, int], t0_ns: int, t1_ns: int
+    ) -> dict[str, list[tuple[int, float]]]:
+        """Time and percent of SM activity by GPM, as `util_after`; what lacks it is left out."""
+        decode = self._session.codecs.gpm.decode
+        return self._later(
+            "gpm", "body", last_ns, (t0_ns, t1_ns), lambda body: decode(body, t_ns=0, uuid="").sm
+        )
+
+    def _later(
+        self,
+        table: str,
+        column: str,
+        last_ns: Mapping[str, int],
+        window: tuple[int, int],
+        value: Callable[[Any], float | None],
+    ) -> dict[str, list[tuple[int, float]]]:
+        query = (
+            f"SELECT t_ns, {column} FROM {table} WHERE dev = ? AND t_ns > ? AND t_ns <= ? "
+            "ORDER BY t_ns"
+        )
+        lo, hi = self._window(*window)
+
+        def read() -> dict[str, list[tuple[int, float]]]:
+            found = {}
+            for dev, uuid in self._devices().items():
+                since = max(lo - 1, last_ns.get(uuid, MIN_NS))
+                rows = self._session.rows(query, (dev, since, hi))
+                known = [(t, got) for t, raw in rows if (got := value(raw)) is not None]
+                found[uuid] = msgspec.convert(known, list[tuple[int, float]])
+            return found
+
+        return self._session.guard(read)
 
     def util_rollups(self, t0_ns: int | None = None, t1_ns: int | None = None) -> list[UtilRollup]:
         """Utilisation by second, for the whole run, for seconds that lie in the window."""

@@ -77,13 +77,10 @@ def card_of(gpu: Sequence[GpuSample], state: Mapping[str, Any]) -> list[GpuSampl
     return [s for s in gpu if s.uuid == uuid]
 
 
-def lanes(
-    steps: Sequence[Step] | Sequence[StepRollup], axis: Axis
-) -> tuple[tuple[Lane, ...], list[float]]:
+def lanes(steps: Sequence[Step | StepRollup], axis: Axis) -> tuple[tuple[Lane, ...], list[float]]:
     """Phase lanes of the window, and each label's share in the order of `model.LABELS`."""
-    table = np.asarray(
-        [[step.labels.get(label, 0) for label in LABELS] for step in steps], dtype=np.float64
-    ).reshape(-1, len(LABELS))
+    table = np.asarray([_amounts(step.labels) for step in steps], dtype=np.float64)
+    table = table.reshape(-1, len(LABELS))
     by_bin, whole = series.shares_by_bin(
         [step.t0_ns for step in steps], [step.t1_ns for step in steps], table, axis
     )
@@ -93,6 +90,13 @@ def lanes(
         if share >= LANE_FLOOR
     )
     return kept, whole
+
+
+def _amounts(labels: Mapping[str, int]) -> tuple[int, ...]:
+    """In the order of `model.LABELS`, which is that of a store's steps."""
+    if tuple(labels) == LABELS:
+        return tuple(labels.values())
+    return tuple(labels.get(label, 0) for label in LABELS)
 
 
 def step_view(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from gputop_train.diagnose.shape import classify
-from gputop_train.model import GpmSample, GpuSample, ProcSample, UtilSample
+from gputop_train.model import GpuSample, ProcSample
 from gputop_train.store.rollup import UtilRollup
 from gputop_train.tui import series
 from gputop_train.tui.plot import average, latest
@@ -21,9 +23,9 @@ LATE_NS = 2 * _NS
 
 
 def gpu_chart(
-    util: Sequence[UtilSample],
+    util: Mapping[str, series.Samples],
     rollups: Sequence[UtilRollup],
-    gpm: Sequence[GpmSample],
+    sm: Mapping[str, series.Samples],
     gpu: Sequence[GpuSample],
     axis: Axis,
     device: str,
@@ -35,9 +37,9 @@ def gpu_chart(
     """Utilisation as the driver sampled it; the mean over the run's GPUs if it uses several.
 
     Args:
-        util: The newest samples.
+        util: The newest samples by device.
         rollups: Seconds before them.
-        gpm: SM activity.
+        sm: SM activity by device.
         gpu: Power and temperature, the newest last.
         axis: The bins.
         device: The GPU by name.
@@ -49,12 +51,12 @@ def gpu_chart(
     area = util_of(util, rollups, axis)
     if area is None:
         return None
-    devices = {s.uuid for s in util} | {r.uuid for r in rollups}
-    line = _gpm_line(gpm, axis, training)
+    devices = set(util) | {r.uuid for r in rollups}
+    line = _sm_line(sm, axis, training)
     whole = util_of(util, rollups, _within(axis, training))
     now, mean = latest(area.mean), whole.mean[0] if whole is not None else None
-    newest = max([*(s.t_ns for s in util), *((r.sec + 1) * _NS for r in rollups)])
-    late = over or (training is not None and newest > training[1] + LATE_NS)
+    ends = [int(s.times[-1]) for s in util.values()] + [(r.sec + 1) * _NS for r in rollups]
+    late = over or (training is not None and max(ends) > training[1] + LATE_NS)
     facts = [f"{now:.0f}% now"] if now is not None and not late else []
     facts += [f"{mean:.0f}% mean"] if mean is not None else []
     facts += [f"shape {shape}"] if shape else []
@@ -76,20 +78,25 @@ def _within(axis: Axis, training: tuple[int, int] | None) -> Axis:
     return Axis(first, last, 1) if last > first else Axis(axis.t0_ns, axis.t1_ns, 1)
 
 
-def shape_words(util: Sequence[UtilSample], clocks: Mapping[str, float]) -> str:
+def shape_words(
+    util: Mapping[str, series.Samples], training: tuple[int, int], clocks: Mapping[str, float]
+) -> str:
     """The series' shape and its period, such as ``periodic, 2.7 s (save)``; empty if not known.
 
     Args:
-        util: Samples taken while training.
+        util: Samples by device; of several there is no one shape.
+        training: First to last step: only samples of that time count.
         clocks: Known periods of the loop in seconds. A cycle too fast for the driver's sampling
             shows up at a wrong period; only one that a clock explains gets a number.
     """
-    if len({sample.uuid for sample in util}) != 1:
+    if len(util) != 1:
         return ""
-    newest = util[-SHAPE_SAMPLES:]
-    start = newest[0].t_ns
-    times = [(sample.t_ns - start) / _NS for sample in newest]
-    shape = classify(times, [sample.util for sample in newest], clocks)
+    ((times, values),) = util.values()
+    first, last = np.searchsorted(times, training[0]), np.searchsorted(times, training[1], "right")
+    times, values = times[first:last][-SHAPE_SAMPLES:], values[first:last][-SHAPE_SAMPLES:]
+    if not len(times):
+        return ""
+    shape = classify(((times - times[0]) / _NS).tolist(), values.tolist(), clocks)
     if shape.label == "unknown":
         return ""
     if shape.period_s is None:
@@ -111,24 +118,22 @@ def _electric(gpu: Sequence[GpuSample]) -> list[str]:
     return out
 
 
-def util_of(util: Sequence[UtilSample], rollups: Sequence[UtilRollup], axis: Axis) -> Series | None:
+def util_of(
+    util: Mapping[str, series.Samples], rollups: Sequence[UtilRollup], axis: Axis
+) -> Series | None:
     """Utilisation by bin, the mean over devices; ``None`` without a sample."""
     means: list[tuple[float | None, ...]] = []
     peaks: list[tuple[float | None, ...]] = []
-    by_uuid: dict[str, list[UtilSample]] = {}
-    for sample in util:
-        by_uuid.setdefault(sample.uuid, []).append(sample)
-    for samples in by_uuid.values():
-        times = [s.t_ns for s in samples]
-        begins, values = series.spans_of(times), [s.util for s in samples]
-        means.append(series.mean_by_bin(begins, times, values, axis))
-        peaks.append(series.peak_by_bin(begins, times, values, axis))
+    for samples in util.values():
+        begins = series.spans_of(samples.times)
+        means.append(series.mean_by_bin(begins, samples.times, samples.values, axis))
+        peaks.append(series.peak_by_bin(begins, samples.times, samples.values, axis))
     seconds: dict[str, list[UtilRollup]] = {}
     for rollup in rollups:
         seconds.setdefault(rollup.uuid, []).append(rollup)
     for rows in seconds.values():
-        begins = [row.sec * 1_000_000_000 for row in rows]
-        ends = [begin + 1_000_000_000 for begin in begins]
+        begins = np.asarray([row.sec for row in rows], np.int64) * _NS
+        ends = begins + _NS
         means.append(series.mean_by_bin(begins, ends, [row.mean for row in rows], axis))
         peaks.append(series.peak_by_bin(begins, ends, [row.hi for row in rows], axis))
     if not means:
@@ -146,23 +151,17 @@ def _across(rows: Sequence[tuple[float | None, ...]], *, largest: bool) -> tuple
     return tuple(out)
 
 
-def _gpm_line(
-    gpm: Sequence[GpmSample], axis: Axis, training: tuple[int, int] | None
+def _sm_line(
+    sm: Mapping[str, series.Samples], axis: Axis, training: tuple[int, int] | None
 ) -> Series | None:
     """SM activity, the mean over the run's GPUs as the utilisation above it."""
-    by_uuid: dict[str, list[tuple[int, float]]] = {}
-    for sample in gpm:
-        if sample.sm is not None:
-            by_uuid.setdefault(sample.uuid, []).append((sample.t_ns, sample.sm))
-    if not by_uuid:
+    if not sm:
         return None
 
     def mean_on(bins: Axis) -> tuple[float | None, ...]:
-        rows = []
-        for known in by_uuid.values():
-            times = [t for t, _ in known]
-            begins, active = series.spans_of(times), [sm for _, sm in known]
-            rows.append(series.mean_by_bin(begins, times, active, bins))
+        rows = [
+            series.mean_by_bin(series.spans_of(known.times), *known, bins) for known in sm.values()
+        ]
         return _across(rows, largest=False)
 
     return Series("SM active", mean_on(axis), average=mean_on(_within(axis, training))[0])

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gputop_train.model import GpuSample, Step
+from gputop_train.model import GpuSample, HostSample, Loader, Step
 from gputop_train.store.reader import RunReader
 from gputop_train.store.rollup import StepRollup
 from gputop_train.tui import build, charts, settings_seen
-from gputop_train.tui.gather import Asked, page_parts
+from gputop_train.tui.gather import page_parts
+from gputop_train.tui.gather.asked import Asked
 from gputop_train.tui.gather.diagnoses import latest
 from gputop_train.tui.runfiles import RunFiles
 from gputop_train.tui.snapshot import Axis, Chart, StepView, View
@@ -73,7 +74,7 @@ def _read(
     reader: RunReader, files: RunFiles, view: View, axis: Axis, now: int, over_ns: int | None
 ) -> dict[str, Any]:
     """All parts of a snapshot that come from the store, in one consistent read."""
-    run = files.run
+    run, recent = files.run, files.recent
     t0, t1 = axis.t0_ns, min(axis.t1_ns, now)
     # Once training is over its last readings stand: what a script does on its way out, and a
     # device at rest, say nothing about it.
@@ -83,17 +84,12 @@ def _read(
     probes = reader.probe_states()
     probe = probes.get(rank if rank is not None else 0) or next(iter(probes.values()), None)
     newest = reader.steps_tail(NEWEST_STEPS, rank=rank) if rank is not None else []
-    rollups = reader.step_rollups(t0, t1, rank=rank) if rank is not None else []
+    rollups = recent.step_rollups(reader, rank, t0, t1) if rank is not None else []
     few = bool(rollups) and sum(rollup.n for rollup in rollups) <= MAX_STEPS
-    steps = reader.steps(t0, t1, rank=rank) if few or not rollups else []
-    lanes, _ = build.lanes(steps or rollups, axis)
+    whole = few or not rollups
+    steps = recent.steps(reader, rank, t0, t1) if whole and rank is not None else []
     hosts = reader.host(last - 30 * NS, last)
-    host = hosts[-1] if hosts else None
-    gpu = reader.gpu(last - 120 * NS, last)
-    card = build.card_of(gpu, probe or {})
-    run_view = build.run_view(run, probe)
     intervals = reader.intervals(t0, t1)
-    spans: Sequence[Step | StepRollup] = steps or rollups
     step = build.step_view(
         steps if len(steps) >= 5 else newest,
         rollups,
@@ -101,41 +97,78 @@ def _read(
         total=_steps_total(run),
         walls_ms=_newest_walls(reader, rollups) if rollups and not few else None,
     )
-    clocks = build.clocks(step.median_ms, intervals)
-    over = over_ns is not None and over_ns <= t1
-    chart = _chart(reader, files, axis, t1, spans, clocks, run_view.device, gpu, over=over)
-    # The whole window's processes are only needed where they are the chart.
-    procs = reader.procs(last - 30 * NS if chart is not None else t0, t1)
-    at_last = [proc for proc in procs if proc.t_ns <= last]
-    memory = reader.memory(min(t0, last - 120 * NS), last, rank=rank)
     diagnosis = latest(reader)
     loaders = reader.loaders()
-    return {
+    parts: dict[str, Any] = {
         "axis": axis,
-        "run": run_view,
+        "run": build.run_view(run, probe),
         "diagnosis": diagnosis,
         "settings": settings_seen.groups(
             run, probe, loaders, diagnosis, reader.sites(rank) if rank is not None else ()
         ),
-        "chart": chart or charts.cpu_chart(procs, build.allowed_cores(host), axis, over=over),
-        "lanes": lanes,
         "marks": build.marks(intervals, axis),
         "step": step,
+        "host": build.host_view(hosts[-1] if hosts else None, ()),
+        "notes": _notes(reader, probe),
+    }
+    asked = Asked(reader, run, files.path, view, axis, now, rank, over_ns, recent)
+    if view.page != "overview":
+        return parts | page_parts(asked)
+    spans: Sequence[Step | StepRollup] = steps or rollups
+    clocks = build.clocks(step.median_ms, intervals)
+    return parts | _overview(asked, files, last, spans, probe, clocks, hosts, loaders)
+
+
+def _overview(
+    asked: Asked,
+    files: RunFiles,
+    last: int,
+    spans: Sequence[Step | StepRollup],
+    probe: Mapping[str, Any] | None,
+    clocks: Mapping[str, float],
+    hosts: Sequence[HostSample],
+    loaders: Sequence[Loader],
+) -> dict[str, Any]:
+    """What no other page shows.
+
+    Args:
+        asked: What is looked at.
+        files: The run's directory.
+        last: The end of what is shown, or of training once that is over.
+        spans: Steps of the window, or its seconds.
+        probe: The probe's newest words.
+        clocks: Known periods of the loop in seconds.
+        hosts: Readings of the machine.
+        loaders: The loaders.
+    """
+    reader, recent, axis = asked.reader, files.recent, asked.axis
+    t0, t1 = axis.t0_ns, min(axis.t1_ns, asked.now_ns)
+    host = hosts[-1] if hosts else None
+    gpu = recent.gpu(reader, last - 120 * NS, last)
+    card = build.card_of(gpu, probe or {})
+    over = asked.over_ns is not None and asked.over_ns <= t1
+    device = build.device_name(probe)
+    chart = _chart(reader, files, axis, t1, spans, clocks, device, gpu, over=over)
+    # The whole window's processes are only needed where they are the chart.
+    procs = recent.procs(reader, last - 30 * NS if chart is not None else t0, t1)
+    at_last = [proc for proc in procs if proc.t_ns <= last]
+    memory = recent.memory(reader, asked.rank, min(t0, last - 120 * NS), last)
+    return {
+        "chart": chart or charts.cpu_chart(procs, build.allowed_cores(host), axis, over=over),
+        "lanes": build.lanes(spans, axis)[0],
         "memory": build.memory_view(
             memory, gpu, host, axis, used=next((s.memory_used for s in card[-1:]), None)
         ),
-        "gpus": _gpus(reader, last) if len({s.uuid for s in gpu}) > 1 else (),
+        "gpus": _gpus(asked, gpu, last) if len({s.uuid for s in gpu}) > 1 else (),
         "loader": build.loader_view(loaders, reader.loader_depths(t0, last), at_last, axis),
         "host": build.host_view(host, at_last),
-        "notes": _notes(reader, probe),
-        **page_parts(Asked(reader, run, files.path, view, axis, now, rank, over_ns)),
     }
 
 
-def _gpus(reader: RunReader, now: int) -> tuple[GpuView, ...]:
+def _gpus(asked: Asked, gpu: Sequence[GpuSample], now: int) -> tuple[GpuView, ...]:
     from gputop_train.tui.gather.devices import gpus_now  # of one GPU nobody needs it
 
-    return gpus_now(reader, now)
+    return gpus_now(asked, gpu, now)
 
 
 def _newest_walls(reader: RunReader, rollups: Sequence[StepRollup]) -> list[float]:
@@ -159,16 +192,16 @@ def _chart(
 ) -> Chart | None:
     t0 = axis.t0_ns
     training = (steps[0].t0_ns, steps[-1].t1_ns) if steps else None
-    util = reader.util(t0 - NS, t1)
+    recent = files.recent
+    util = recent.util(reader, t0 - NS, t1)
     # Samples are kept for the newest minutes; older seconds live on as sums.
-    oldest = min((sample.t_ns for sample in util), default=t1)
-    rollups = reader.util_rollups(t0, oldest - NS) if oldest > t0 + 2 * NS else []
+    oldest = min((int(samples.times[0]) for samples in util.values()), default=t1)
+    rollups = recent.util_rollups(reader, t0, oldest - NS) if oldest > t0 + 2 * NS else []
     gpu = [one for one in readings if one.t_ns >= readings[-1].t_ns - 5 * NS]
-    during = [s for s in util if training and training[0] <= s.t_ns <= training[1]]
-    shape = files.shape(during, axis, t1, clocks) if during else ""
-    gpm = reader.gpm(t0 - NS, t1)
+    shape = files.shape(util, training, axis, t1, clocks) if training is not None else ""
+    sm = recent.gpm(reader, t0 - NS, t1)
     return charts.gpu_chart(
-        util, rollups, gpm, gpu, axis, device, training=training, shape=shape, over=over
+        util, rollups, sm, gpu, axis, device, training=training, shape=shape, over=over
     )
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from gputop_train.launch import runs
 from gputop_train.launch.logtail import LogTail
-from gputop_train.model import UtilSample
 from gputop_train.store.reader import RunReader
 from gputop_train.tui import charts
+from gputop_train.tui.recent import Recent
+from gputop_train.tui.series import Samples
 from gputop_train.tui.snapshot import Axis
 
 #: The shape of the utilisation is read this often.
@@ -25,6 +26,7 @@ class RunFiles:
         self.run: Mapping[str, Any] = runs.read_json(run_dir / "run.json") or {"id": run_dir.name}
         self._reader: RunReader | None = None
         self.log = LogTail(run_dir / "output.log")
+        self.recent = Recent()
         self._shape: tuple[tuple[object, ...], str] = ((), "")
 
     def refresh(self) -> None:
@@ -52,12 +54,17 @@ class RunFiles:
         return self._reader
 
     def shape(
-        self, util: Sequence[UtilSample], axis: Axis, now: int, clocks: Mapping[str, float]
+        self,
+        util: Mapping[str, Samples],
+        training: tuple[int, int],
+        axis: Axis,
+        now: int,
+        clocks: Mapping[str, float],
     ) -> str:
         """`charts.shape_words`, anew every few seconds: it costs more than all the rest."""
         key = (now // SHAPE_NS, axis.t1_ns - axis.t0_ns)
         if key != self._shape[0]:
-            self._shape = key, charts.shape_words(util, clocks)
+            self._shape = key, charts.shape_words(util, training, clocks)
         return self._shape[1]
 
     def lines(self, count: int) -> tuple[str, ...]:

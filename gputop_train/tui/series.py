@@ -7,9 +7,9 @@ at any zoom, and a bin nothing was measured in stays ``None``.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,16 @@ import numpy.typing as npt
 from gputop_train.tui.snapshot import Axis, View
 
 Floats = npt.NDArray[np.float64]
+Times = Sequence[int] | npt.NDArray[np.int64]
+Values = Sequence[float] | Floats
+
+
+class Samples(NamedTuple):
+    """One device's samples by time, in nanoseconds."""
+
+    times: npt.NDArray[np.int64]
+    values: Floats
+
 
 #: A bin counts as measured when spans cover at least this much of it, or of the newest span.
 MIN_COVER = 0.05
@@ -44,7 +54,7 @@ def axis_for(now_ns: int, view: View, elapsed_s: float | None) -> Axis:
     return axis_ending(now_ns, window_s, view.columns)
 
 
-def spread(t0: Sequence[int], t1: Sequence[int], amounts: Floats, axis: Axis) -> Floats:
+def spread(t0: Times, t1: Times, amounts: Floats, axis: Axis) -> Floats:
     """Distribute each span's amounts evenly over its time and sum them by bin.
 
     Args:
@@ -59,8 +69,8 @@ def spread(t0: Sequence[int], t1: Sequence[int], amounts: Floats, axis: Axis) ->
     if not len(t0):
         return np.zeros((axis.columns, amounts.shape[1]))
     # Relative to the axis, nanoseconds fit a double exactly.
-    ends = np.maximum.accumulate(np.asarray([t - axis.t0_ns for t in t1], dtype=np.float64))
-    begins = np.asarray([t - axis.t0_ns for t in t0], dtype=np.float64)
+    ends = np.maximum.accumulate((np.asarray(t1, np.int64) - axis.t0_ns).astype(np.float64))
+    begins = (np.asarray(t0, np.int64) - axis.t0_ns).astype(np.float64)
     begins = np.maximum(begins, np.concatenate(([-np.inf], ends[:-1])))
     begins = np.minimum(begins, ends)
     knots = np.column_stack((begins, ends)).ravel()
@@ -73,23 +83,22 @@ def spread(t0: Sequence[int], t1: Sequence[int], amounts: Floats, axis: Axis) ->
     return out
 
 
-def spans_of(times: Sequence[int]) -> list[int]:
+def spans_of(times: Times) -> npt.NDArray[np.int64]:
     """Begin of the span each sample stands for: the previous sample, unless there was a pause."""
-    if len(times) < 2:
-        return [t - 200_000_000 for t in times]
-    gaps = sorted(b - a for a, b in itertools.pairwise(times) if b > a)
-    usual = gaps[len(gaps) // 2] if gaps else 200_000_000
-    begins = [times[0] - usual]
-    for previous, t in itertools.pairwise(times):
-        begins.append(previous if t - previous <= 2.5 * usual else t - usual)
-    return begins
+    known = np.asarray(times, np.int64)
+    if len(known) < 2:
+        return known - 200_000_000
+    steps = np.diff(known)
+    gaps = np.sort(steps[steps > 0])
+    usual = int(gaps[len(gaps) // 2]) if len(gaps) else 200_000_000
+    begins = np.where(steps <= 2.5 * usual, known[:-1], known[1:] - usual)
+    return np.concatenate((known[:1] - usual, begins))
 
 
-def mean_by_bin(
-    t0: Sequence[int], t1: Sequence[int], values: Sequence[float], axis: Axis
-) -> tuple[float | None, ...]:
+def mean_by_bin(t0: Times, t1: Times, values: Values, axis: Axis) -> tuple[float | None, ...]:
     """Time-weighted mean of samples by bin; ``None`` where none reached."""
-    lengths = np.asarray([max(0, b - a) for a, b in zip(t0, t1, strict=True)], dtype=np.float64)
+    spans = np.asarray(t1, np.int64) - np.asarray(t0, np.int64)
+    lengths = np.maximum(0, spans).astype(np.float64)
     known = np.asarray(values, dtype=np.float64)
     # One sample that is no number would make none of every sum after it.
     lengths[~np.isfinite(known)] = 0.0
@@ -101,20 +110,19 @@ def mean_by_bin(
     )
 
 
-def peak_by_bin(
-    t0: Sequence[int], t1: Sequence[int], values: Sequence[float], axis: Axis
-) -> tuple[float | None, ...]:
+def peak_by_bin(t0: Times, t1: Times, values: Values, axis: Axis) -> tuple[float | None, ...]:
     """Largest sample that touches each bin."""
-    out: list[float | None] = [None] * axis.columns
-    for begin, end, value in zip(t0, t1, values, strict=True):
-        if not math.isfinite(value):
-            continue
-        first = max(0, int((begin - axis.t0_ns) / axis.bin_ns))
-        last = min(axis.columns - 1, int((end - 1 - axis.t0_ns) / axis.bin_ns))
-        for column in range(first, last + 1):
-            known = out[column]
-            out[column] = value if known is None else max(known, value)
-    return tuple(out)
+    known = np.asarray(values, dtype=np.float64)
+    bin_ns, most = axis.bin_ns, axis.columns - 1
+    first = np.floor((np.asarray(t0, np.int64) - axis.t0_ns) / bin_ns).astype(np.int64)
+    last = np.floor((np.asarray(t1, np.int64) - 1 - axis.t0_ns) / bin_ns).astype(np.int64)
+    first, last = np.maximum(first, 0), np.minimum(last, most)
+    touches = np.where(np.isfinite(known), np.maximum(0, last - first + 1), 0)
+    # Each sample once for every bin it touches, and the how manieth of these it is.
+    nth = np.arange(touches.sum()) - np.repeat(np.cumsum(touches) - touches, touches)
+    out = np.full(axis.columns, -np.inf)
+    np.maximum.at(out, np.repeat(first, touches) + nth, np.repeat(known, touches))
+    return tuple(None if value == -math.inf else value for value in out.tolist())
 
 
 def shares_by_bin(

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gputop_train.tui.gather.asked import Asked
+if TYPE_CHECKING:
+    from gputop_train.tui.gather.asked import Asked
 
 #: Module and function by the page's name; loaded when the page is first read for.
 GATHERERS: Mapping[str, str] = {
@@ -32,6 +33,3 @@ def page_parts(asked: Asked) -> dict[str, Any]:
     gather = getattr(import_module(f"{__name__}.{module}"), function)
     found: dict[str, Any] = gather(asked)
     return found
-
-
-__all__ = ["GATHERERS", "Asked", "page_parts"]

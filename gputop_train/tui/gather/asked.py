@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gputop_train.store.reader import RunReader
+from gputop_train.tui.recent import Recent
 from gputop_train.tui.snapshot import Axis, View
-
-if TYPE_CHECKING:
-    from gputop_train.store.reader import RunReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +25,7 @@ class Asked:
         now_ns: The end of what is shown.
         rank: The rank the overview shows; ``None`` before the first step.
         over_ns: When training ended, once it has.
+        recent: What was read of the store before.
     """
 
     reader: RunReader
@@ -36,3 +36,4 @@ class Asked:
     now_ns: int
     rank: int | None = None
     over_ns: int | None = None
+    recent: Recent = field(default_factory=Recent)

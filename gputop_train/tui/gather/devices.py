@@ -7,8 +7,10 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
 from gputop_train.collect.devices import match_uuid
-from gputop_train.model import GpmSample, GpuSample, HostSample
+from gputop_train.model import GpmSample, GpuSample, HostSample, UtilSample
 from gputop_train.store.reader import RunReader
 from gputop_train.tui import series
 from gputop_train.tui.build import allowed_cores
@@ -76,7 +78,7 @@ def devices_view(asked: Asked) -> DevicesView:
     gpus = []
     for uuid in order:
         mine = [s for s in util if s.uuid == uuid]
-        area = util_of(mine, _of(rollups, uuid), axis)
+        area = util_of(_samples(uuid, mine), _of(rollups, uuid), axis)
         active, _ = _binned(_of(gpm, uuid) if area is None else [], lambda s: s.sm, axis)
         view = _gpu(uuid, cards.get(uuid, {}), newest.get(uuid), now)
         gpus.append(
@@ -104,22 +106,41 @@ def devices_view(asked: Asked) -> DevicesView:
     )
 
 
-def gpus_now(reader: RunReader, now: int) -> tuple[GpuView, ...]:
-    """Every GPU as it stands, without its history: what the overview shows of several."""
-    gpu = reader.gpu(now - 120 * NS, now)
+def _samples(uuid: str, util: Sequence[UtilSample]) -> dict[str, series.Samples]:
+    times = np.asarray([s.t_ns for s in util], np.int64)
+    return {uuid: series.Samples(times, np.asarray([s.util for s in util]))} if util else {}
+
+
+def gpus_now(asked: Asked, gpu: Sequence[GpuSample], now: int) -> tuple[GpuView, ...]:
+    """Every GPU as it stands, without its history: what the overview shows of several.
+
+    Args:
+        asked: The look, of which the window's samples were read.
+        gpu: Slow readings, the newest of each card among them.
+        now: The end of what is shown.
+    """
+    reader, window = asked.reader, (asked.axis.t0_ns - NS, min(asked.axis.t1_ns, asked.now_ns))
     newest = {s.uuid: s for s in gpu}
     cards = _cards(reader, list(newest))
-    util, gpm = reader.util(now - NOW_NS, now), reader.gpm(now - NOW_NS, now)
+    util, sm = asked.recent.util(reader, *window), asked.recent.gpm(reader, *window)
     order = [*(uuid for uuid in cards if uuid in newest), *(u for u in newest if u not in cards)]
     found = [
         replace(
             _gpu(uuid, cards.get(uuid, {}), newest[uuid], now),
-            util=_recent([(s.t_ns, s.util) for s in util if s.uuid == uuid], now),
-            sm=_recent([(s.t_ns, s.sm) for s in gpm if s.uuid == uuid], now),
+            util=_recent(_newest(util.get(uuid), now), now),
+            sm=_recent(_newest(sm.get(uuid), now), now),
         )
         for uuid in order
     ]
     return tuple(_labelled(found, cards))
+
+
+def _newest(samples: series.Samples | None, now: int) -> list[tuple[int, float | None]]:
+    if samples is None:
+        return []
+    first, last = np.searchsorted(samples.times, (now - NOW_NS, now + 1))
+    times, values = samples.times[first:last].tolist(), samples.values[first:last].tolist()
+    return list(zip(times, values, strict=True))
 
 
 def _of(rows: Sequence[Any], uuid: str) -> list[Any]:

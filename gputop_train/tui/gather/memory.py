@@ -40,22 +40,22 @@ def parts(asked: Asked) -> dict[str, Any]:
 
 def memory_page(asked: Asked) -> MemoryPageView | None:
     """Memory of the rank that is shown; ``None`` before anything was read."""
-    reader, axis = asked.reader, asked.axis
+    reader, axis, recent = asked.reader, asked.axis, asked.recent
     now = min(axis.t1_ns, asked.now_ns)
     # What a script gives back on its way out would hide what it held while it trained.
     held_ns = now if asked.over_ns is None else max(axis.t0_ns + 1, min(now, asked.over_ns))
     rank = asked.rank if asked.rank is not None else 0
-    samples = reader.memory(held_ns - GROWTH_NS, held_ns, rank=rank)
+    samples = recent.memory(reader, rank, held_ns - GROWTH_NS, held_ns)
     state = reader.probe_states().get(rank, {})
     hosts = reader.host(axis.t0_ns - NS, now) or reader.host(now - 30 * NS, now)
-    procs = reader.procs(axis.t0_ns - NS, now)
+    procs = recent.procs(reader, axis.t0_ns - NS, now)
     host = _host(hosts[-1] if hosts else None, procs)
     if not samples:
         return None
     newest = samples[-1]
     mine = [s for s in samples if s.basis == newest.basis]
     on_gpu = newest.basis == ON_GPU
-    gpu = card_of(reader.gpu(axis.t0_ns - NS, held_ns), state) if on_gpu else []
+    gpu = card_of(recent.gpu(reader, axis.t0_ns - NS, held_ns), state) if on_gpu else []
     card = gpu[-1] if gpu else None
     total = _total(on_gpu, state, card, hosts)
     told = next((s for s in reversed(mine) if s.reserved is not None), newest)
@@ -141,7 +141,7 @@ def _growth(
         if done >= WARM_UP_STEPS:
             begin = max(begin, rollup.t1_ns)
             break
-    rollups = reader.step_rollups(begin, asked.now_ns, rank=rank)
+    rollups = asked.recent.step_rollups(reader, rank, begin, asked.now_ns, of="growth")
     wall_s = (rollups[-1].t1_ns - rollups[0].t0_ns) / NS if rollups else 0.0
     rate = sum(rollup.n for rollup in rollups) / wall_s if wall_s > 0 else 0.0
     points = [((s.t_ns - begin) / NS * rate, float(s.allocated)) for s in samples]

@@ -33,6 +33,8 @@ LOG_RATIO = 6.0
 #: Bins, in bins a square root of the steps, and bounds.
 BINS_PER_ROOT, FEWEST_BINS, MOST_BINS = 2.0, 8, 100
 _NS = 1_000_000_000
+#: Knuth's multiplicative hash (2^32 by the golden ratio): times of a steady loop share low bits.
+_SCATTER = 2_654_435_769
 
 
 def steps_page(asked: Asked) -> dict[str, Any]:
@@ -58,8 +60,8 @@ def steps_view(asked: Asked, rank: int) -> StepsView:
     walls = np.asarray([t1 - t0 for t0, t1 in times], dtype=np.float64)
     newest = [t1 for _, t1 in times[-NEWEST:]][::-1]
     slowest = [times[i][1] for i in _largest(walls, SLOWEST)]
-    sample = [t1 for _, t1 in times[:: max(1, len(times) // USUAL)]]
-    steps = {step.t1_ns: step for step in reader.steps_ending([*newest, *slowest, *sample], rank)}
+    sample = _spread_out([t1 for _, t1 in times])
+    steps = asked.recent.ending(reader, rank, [*newest, *slowest, *sample])
     median_ns = float(np.median(walls))
     usual = medians([steps[t1] for t1 in sample if t1 in steps])
     shown = [steps[t1] for t1 in sorted({*newest, *slowest}) if t1 in steps]
@@ -96,6 +98,12 @@ def steps_view(asked: Asked, rank: int) -> StepsView:
         has_gpu=bool(((probe or {}).get("cuda") or {}).get("initialized")),
         unsampled=unsampled(probe),
     )
+
+
+def _spread_out(ends: Sequence[int]) -> list[int]:
+    """`USUAL` of these times or up to twice as many: the same ones again at the next look."""
+    part = 1 << max(0, (len(ends) // USUAL).bit_length() - 1)
+    return [t1 for t1 in ends if (t1 * _SCATTER >> 32) % part == 0]
 
 
 def _largest(values: npt.NDArray[np.float64], most: int) -> list[int]:

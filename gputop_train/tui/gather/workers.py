@@ -39,9 +39,9 @@ def workers_page(asked: Asked) -> WorkersPageView:
     rank = asked.rank if asked.rank is not None else 0
     loaders = [one for one in reader.loaders() if one.rank == rank]
     loaders.sort(key=lambda one: (not one.feeds_training, -one.batches, one.id))
-    procs = reader.procs(axis.t0_ns - NS, now)
+    procs = asked.recent.procs(reader, axis.t0_ns - NS, now)
     depths = reader.loader_depths(axis.t0_ns - NS, now)
-    rollups = reader.step_rollups(axis.t0_ns, now, rank=rank)
+    rollups = asked.recent.step_rollups(reader, rank, axis.t0_ns, now)
     hosts = reader.host(now - 30 * NS, now)
     wanted = asked.view.loader
     chosen = wanted if wanted is not None and wanted < len(loaders) else 0

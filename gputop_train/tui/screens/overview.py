@@ -69,12 +69,15 @@ class Overview(Page):
         self._arrange()
 
     def show(self, snapshot: Snapshot, *, frozen: bool = False) -> None:
-        """Show a snapshot in every panel."""
-        self._snapshot = snapshot
+        """Show a snapshot in every panel; of one made for another page, how the run stands."""
+        whole = snapshot.page == self.NAME
+        if whole:
+            self._snapshot = snapshot
         self._arrange()
         self._header.frozen = frozen
+        around = (self._header, self._tabs, self._notice, self._keys)
         with self.app.batch_update():
-            for panel in self._panels:
+            for panel in self._panels if whole else around:
                 panel.show(snapshot)
 
     def action_scroll_log(self, lines: int) -> None:
