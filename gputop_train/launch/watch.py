@@ -38,14 +38,14 @@ class ExitWatch:
         return self.supervisor_gone() and self._statuses.get(self._supervisor_pid or 0, 1) != 0
 
     def poll(self) -> Exit | None:
-        """Return how the script ended; ``None`` while it runs. Never waits."""
-        ended = runfile.read_exit(self._run_dir)
-        if ended is not None:
-            return ended
+        """Return how the script ended; ``None`` while it runs. Never waits.
+
+        No file is touched while the script runs: on a network's file system that does not answer,
+        who asks would be held, and signals to the script with them.
+        """
         self._reap()
         if self._shim_pid not in self._statuses:
-            return None
-        # The shim may have written the file between our look and its end.
+            return None if identity.is_alive(self._child) else runfile.read_exit(self._run_dir)
         return runfile.read_exit(self._run_dir) or self._without_record()
 
     def _without_record(self) -> Exit | None:

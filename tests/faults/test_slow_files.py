@@ -1,0 +1,156 @@
+"""Runs kept on a file system that is slow, hangs, or is written by others: training does not wait."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.faults.matrix import told
+from tests.faults.training import EXIT_CODE, TRAINING, Plain, lost_words, plain, report, unharmed
+from tests.launching import World, wait_for, world
+
+SERVER = Path(__file__).with_name("slow_fs.py")
+STEPS = 60
+
+
+@dataclass
+class Network:
+    """A slow file system and the process that serves it."""
+
+    place: Path
+    server: subprocess.Popen[bytes]
+
+    def hang(self) -> None:
+        """Stop answering."""
+        self.server.send_signal(signal.SIGSTOP)
+
+    def answer(self) -> None:
+        """Answer again, what was asked meanwhile first."""
+        self.server.send_signal(signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def network(place: Path, backing: Path, delay_s: float) -> Iterator[Network]:
+    """Mount one; skips where FUSE cannot be had."""
+    if os.geteuid() != 0 or not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        pytest.skip("no FUSE for this user")
+    place.mkdir(exist_ok=True)
+    backing.mkdir(exist_ok=True)
+    server = subprocess.Popen(
+        [sys.executable, str(SERVER), str(backing), str(place), str(delay_s)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        if server.stdout is None or server.stdout.readline() != b"mounted\n":
+            _, said = server.communicate()
+            pytest.skip("no FUSE can be mounted here: " + said.decode()[-200:])
+        yield Network(place, server)
+    finally:
+        server.send_signal(signal.SIGCONT)
+        subprocess.run(["umount", "-l", str(place)], capture_output=True, check=False)
+        server.kill()
+        server.communicate()
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[World]:
+    with world(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Plain:
+    return plain(tmp_path_factory.mktemp("plain"), STEPS, 0)
+
+
+def test_a_script_goes_on_and_hears_signals_while_its_run_directory_hangs(here: World) -> None:
+    beats, ended = here.place / "beats", here.place / "ended"
+    here.script(
+        f"""
+        import os, signal, sys, time
+        heard = []
+        signal.signal(signal.SIGUSR1, lambda *_: heard.append(1))
+        print("begins", flush=True)
+        while not heard:
+            with open({str(beats)!r}, "a") as file: file.write(".")
+            time.sleep(0.02)
+        open({str(ended)!r}, "w").close()
+        os._exit(3)
+        """
+    )
+    with network(here.root, here.place / "backing", 0.0) as remote:
+        front = here.start("--no-tui", "train.py")
+        here.wait_for_output(b"begins")
+        here.supervisor_pid()
+        store, ring_dir = Path(here.run_json()["store"]), Path(here.run_json()["ring_dir"])
+        assert not store.is_relative_to(here.root) and not ring_dir.is_relative_to(here.root)
+        remote.hang()
+        before = beats.stat().st_size
+        wait_for(lambda: beats.stat().st_size > before + 20, "the script goes on")
+        front.send_signal(signal.SIGUSR1)
+        wait_for(ended.exists, "the signal")
+        remote.answer()
+        out, err = front.communicate(timeout=120)
+        assert (front.returncode, out) == (3, b"begins\n")
+        assert b"Traceback" not in err
+        assert (here.run_dir() / "run.sqlite").exists() and not store.exists()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("delay_ms", [1, 10])
+def test_training_in_a_slow_home_is_the_same_to_a_bit(
+    here: World, bare: Plain, delay_ms: int
+) -> None:
+    here.script(TRAINING)
+    with network(here.root, here.place / "backing", delay_ms / 1000):
+        front = here.start("--no-tui", *bare.arguments(0.02))
+        out, err = front.communicate(timeout=240)
+        assert (front.returncode, out) == (EXIT_CODE, bare.output)
+        unharmed(here, bare)
+        found = report(here)
+        assert (found["steps"]["count"], found["data_lost"]) == (STEPS, [])
+        assert b"Traceback" not in err
+        told("slow file system", lost=lost_words(found), detail=f"{delay_ms} ms a request")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("hung_s", [3, 20])
+def test_training_in_a_home_that_hangs_for_a_while_is_the_same_to_a_bit(
+    here: World, bare: Plain, hung_s: float
+) -> None:
+    """What the script prints meanwhile waits, as into any file there; it prints nothing here."""
+    gate = here.place / "gate"
+    here.script(
+        TRAINING.replace(
+            'print("step"',
+            f'open({str(here.place / "beats")!r}, "a").write("."); kept.append(("step"',
+        )
+        .replace("flush=True)", "))")
+        .replace("told = ", "[print(*line) for line in kept]\ntold = ")
+        .replace("torch.manual_seed(0)", "torch.manual_seed(0); kept = []")
+    )
+    with network(here.root, here.place / "backing", 0.001) as remote:
+        front = here.start("--no-tui", *bare.arguments(0.02, gate, 20))
+        beats = here.place / "beats"
+        wait_for(lambda: beats.exists() and beats.stat().st_size == 20, "step 20")
+        remote.hang()
+        gate.touch()
+        time.sleep(hung_s)
+        went_on = beats.stat().st_size
+        remote.answer()
+        assert went_on == STEPS
+        out, err = front.communicate(timeout=240)
+        assert (front.returncode, out) == (EXIT_CODE, bare.output)
+        found = report(here)
+        assert (found["steps"]["count"], found["data_lost"]) == (STEPS, [])
+        assert b"Traceback" not in err
+        told("file system that hangs", lost=lost_words(found), detail=f"{hung_s} s")
