@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from gputop_train.model import GpuSample, HostSample, ProcSample, Step, UtilSample
 from gputop_train.store.errors import StoreError
 from gputop_train.store.writer import RunWriter
+from gputop_train.tui import gather, pages
 from gputop_train.tui.playback import STORY_S, Playback
 from gputop_train.tui.replay import ReplaySource
 from gputop_train.tui.series import axis_for
@@ -302,3 +304,19 @@ def test_median_and_p95_are_of_the_window_whatever_way_it_is_read(
     source.close()
     assert step.median_ms == pytest.approx(1000 / per_second)
     assert step.p95_ms == pytest.approx(1500 / per_second)
+
+
+def test_every_page_is_read_for_and_loaded_by_name() -> None:
+    assert set(gather.GATHERERS) == set(pages.names()) - {"overview", "log"}
+    assert all(callable(gather.gatherer(name)) for name in gather.GATHERERS)
+    assert all(page.NAME == name for name, page in pages.by_name().items())
+
+
+@pytest.mark.parametrize("page", pages.names())
+def test_every_page_of_a_real_store_is_read(run_dir: Path, page: str) -> None:
+    end = write_store(run_dir, pid=os.getpid())
+    run_json(run_dir, pid=os.getpid())
+    source = LiveSource(run_dir, now_ns=lambda: end)
+    snap = source.read(replace(VIEW, page=page))
+    source.close()
+    assert (snap.page, snap.step.count) == (page, 600)

@@ -6,12 +6,15 @@ A page's module here gives one pure function of `Asked` that makes the page's fi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from gputop_train.tui.gather.asked import Asked
+
+    Gatherer = Callable[[Asked], dict[str, Any]]
 
 #: Module and function by the page's name; loaded when the page is first read for.
 GATHERERS: Mapping[str, str] = {
@@ -21,15 +24,16 @@ GATHERERS: Mapping[str, str] = {
     "workers": "workers:parts",
     "devices": "devices:parts",
     "trials": "trials:trials_page",
-    "findings": "findings:parts",
+    "findings": "findings:FINDINGS.parts",
 }
 
 
 def page_parts(asked: Asked) -> dict[str, Any]:
     """The fields of a `Snapshot` that only the page in front needs."""
-    if asked.view.page not in GATHERERS:
-        return {}
-    module, _, function = GATHERERS[asked.view.page].partition(":")
-    gather = getattr(import_module(f"{__name__}.{module}"), function)
-    found: dict[str, Any] = gather(asked)
-    return found
+    return gatherer(asked.view.page)(asked) if asked.view.page in GATHERERS else {}
+
+
+def gatherer(page: str) -> Gatherer:
+    """What reads for a page."""
+    module, _, function = GATHERERS[page].partition(":")
+    return cast("Gatherer", attrgetter(function)(import_module(f"{__name__}.{module}")))
