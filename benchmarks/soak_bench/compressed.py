@@ -1,8 +1,9 @@
 """Days in our own time: a real supervisor, its ring, store and judge, under a made clock.
 
-A tick every 10 s, a judgement every minute (a real one makes up to eight times as many), one
-training process a day after the other, so that rings come and go. Steps, readings of the machine,
-of processes and of a card come as often as in a real run.
+So that a month takes minutes, steps take 5 s, readings come each 10 s (as many as stay of them once
+they are ten minutes old), the supervisor ticks once a minute and judges each ten (a real one ticks
+twice a second and judges each 2 to 15 s). One training process a day follows the other, so that
+rings come and go.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from typing import Any
 from soak_bench.clock import SECOND_NS, Clock
 from soak_bench.proc import held, size_mb
 
-TICK_NS, JUDGE_NS, DAY_S = 10 * SECOND_NS, 60 * SECOND_NS, 86_400
+TICK_NS, JUDGE_NS, DAY_S = 60 * SECOND_NS, 600 * SECOND_NS, 86_400
 #: Samples of ourselves, and the text a training prints.
-SAMPLE_S, TEXT = 1_800, b"epoch 3 step 00000000 loss 0.1234 lr 0.0001 tokens/s 12345.6\n" * 2
+SAMPLE_S, TEXT = 1_800, b"epoch 3 step 00000000 loss 0.1234 lr 0.0001 tokens/s 12345.6\n"
+#: Lines a minute: a month of them is more than the log keeps.
+TEXTS = 120
 
 
 def soak(folder: Path, days: float, say: Callable[[str], None]) -> dict[str, Any]:
@@ -97,17 +100,16 @@ def _pass(
     say: Callable[[str], None],
 ) -> list[dict[str, Any]]:
     began_ns, began = clock(), time.monotonic()
-    beside = made.beside(watched._pipe.writer)
+    beside = made.beside(watched._pipe.writer, began_ns)
     rank = made.MadeRank(ring_dir, trainers[-1].pid, began_ns)
     samples: list[dict[str, Any]] = []
     steps, ticks = 0, int(days * DAY_S) * SECOND_NS // TICK_NS
     with (run_dir / "output.log").open("ab", buffering=0) as log:
         for tick in range(1, ticks + 1):
             now_ns = began_ns + tick * TICK_NS
-            for second in range(10):
-                beside.tell(now_ns - (9 - second) * SECOND_NS)
+            beside.until(now_ns)
             steps += rank.until(now_ns)
-            log.write(TEXT * 10)
+            log.write(TEXT * TEXTS)
             clock.set(now_ns)
             watched._tick(now_ns)
             t_s = tick * TICK_NS // SECOND_NS

@@ -17,10 +17,8 @@ from supervisor_bench import load
 
 from soak_bench.clock import SECOND_NS
 
-#: As many steps as make a rollup in every second, and no more: rollups are what is kept for ever.
-STEPS_PER_S = 2
-#: A save after so many steps, and how much of its step it takes.
-SAVE_EVERY, SAVE_PART = 600 * STEPS_PER_S, 0.6
+#: A step of a large model, a save after so many of them, and the readings beside them.
+STEP_NS, SAVE_EVERY, READ_NS = 5 * SECOND_NS, 120, 10 * SECOND_NS
 WORKERS = 4
 
 
@@ -39,7 +37,7 @@ class MadeRank(load.Rank):
         from gputop_train.probe import ring, words
 
         self.words = words
-        self.rate, self.every = STEPS_PER_S, 1
+        self.rate, self.every = 1, 1
         self.workers = [pid + 1 + i for i in range(WORKERS)]
         ticks = ring.start_ticks(pid)
         self.writer = ring.RingWriter(
@@ -50,7 +48,7 @@ class MadeRank(load.Rank):
 
     def until(self, now_ns: int) -> int:
         """Write every step that ends by now, beat and publish; how many steps there were."""
-        step_ns = SECOND_NS // self.rate
+        step_ns = STEP_NS
         log: list[int] = []
         before = self._count
         while self._next_ns + step_ns <= now_ns:
@@ -67,8 +65,8 @@ class MadeRank(load.Rank):
         """Put a checkpoint behind the optimizer of a step in so many."""
         if self._count % SAVE_EVERY != SAVE_EVERY - 1:
             return log
-        w, begin = self.words, self._next_ns + step_ns * 19 // 20
-        last = begin + step_ns // 20 - 1
+        w, begin = self.words, self._next_ns + step_ns * 18 // 20 + 2_000
+        last = self._next_ns + step_ns - 1_000
         return [
             *log,
             load.word(begin, w.SAVE << 1),
@@ -80,16 +78,19 @@ class MadeRank(load.Rank):
 class Beside(Simulator):
     """What is measured from outside: machine, processes and a card, as `store_size` makes it."""
 
-    def tell(self, now_ns: int) -> None:
-        """One second's readings, added to the writer."""
-        self.now_ns = now_ns
-        self._devices()
-        self._host()
+    def until(self, now_ns: int) -> None:
+        """Readings up to now, each as it stays once its minute is old, added to the writer."""
+        while self.now_ns + READ_NS <= now_ns:
+            self.now_ns += READ_NS
+            self._devices()
+            self._host()
 
 
-def beside(writer: Any) -> Beside:
+def beside(writer: Any, began_ns: int) -> Beside:
     """The readings of one training process, its workers and one GPU."""
-    return Beside(writer, Load(STEPS_PER_S, 1, 1, WORKERS, 0, 0))
+    made = Beside(writer, Load(1, 1, 1, WORKERS, 0, 0))
+    made.now_ns = began_ns
+    return made
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from gputop_train.diagnose.stats import Contrast, contrast
-from gputop_train.diagnose.window import Totals, Window
+from gputop_train.diagnose.window import Totals, Window, once
 from gputop_train.model import EXPOSED_LABELS, LABELS, GpuSample, Step
 
 #: Host labels during which the training thread runs no step at all.
@@ -112,7 +111,7 @@ def shares(totals: Totals) -> dict[str, float]:
     return {label: ns / wall for label, ns in known.items()}
 
 
-@lru_cache(maxsize=8)
+@once
 def account(window: Window) -> Account:
     """The account of a window's steady part."""
     totals = window.totals

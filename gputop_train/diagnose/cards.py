@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
-from functools import lru_cache
 from itertools import pairwise
 
 from gputop_train.diagnose.accounting import account
 from gputop_train.diagnose.told import part, whole
-from gputop_train.diagnose.window import Window
+from gputop_train.diagnose.window import Window, once
 from gputop_train.model import GpuSample
 
 #: A reading is of a loaded card when the driver's utilisation around it is at least this
@@ -29,7 +28,7 @@ def mean(values: Iterable[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-@lru_cache(maxsize=8)
+@once
 def loaded(window: Window) -> tuple[GpuSample, ...]:
     """Readings taken while the card was loaded; empty where its utilisation is not known."""
     times = [u.t_ns for u in window.util]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from gputop_train.diagnose.cards import limit_bytes, mean
 from gputop_train.diagnose.told import part
-from gputop_train.diagnose.window import Window
+from gputop_train.diagnose.window import Window, once
 from gputop_train.model import MemorySample
 
 
@@ -32,7 +31,7 @@ class Pool:
     ooms: int | None
 
 
-@lru_cache(maxsize=8)
+@once
 def pool(window: Window) -> Pool | None:
     """The allocator in this window; ``None`` where it told too little."""
     limit = limit_bytes(window)

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 
 from gputop_train.diagnose.stats import SEED, Floats
-from gputop_train.diagnose.window import Window
+from gputop_train.diagnose.window import Window, once
 from gputop_train.model import Loader
 
 ShapeLabel = Literal["saturated", "periodic", "erratic", "flat-low", "idle", "unknown"]
@@ -37,7 +36,7 @@ MAX_REGIMES = 6
 MIN_CLOCK, WHOLE_EPOCHS = 3, 10
 
 
-@lru_cache(maxsize=8)
+@once
 def shape_of(window: Window) -> Shape:
     """The shape of a window's own device, its period compared with the loop's clocks."""
     series = sorted(window.util, key=lambda s: s.t_ns)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from statistics import fmean
 
 from gputop_train.diagnose.accounting import account
 from gputop_train.diagnose.fetching import Fetching, fetching
 from gputop_train.diagnose.waits import Waits, pattern
-from gputop_train.diagnose.window import Window
+from gputop_train.diagnose.window import Window, once
 from gputop_train.model import Fetch, Finding, Loader, ProcSample
 
 QUEUE_EMPTY, MIN_POLLS = 0.5, 5
@@ -95,7 +94,7 @@ class Supply:
         return self.empty_share is None or self.empty_share >= QUEUE_EMPTY
 
 
-@lru_cache(maxsize=8)
+@once
 def supply_of(window: Window) -> Supply:
     """What is known about the supply of this window."""
     groups = _groups(window)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar
 
 from gputop_train.model import (
     GpmSample,
@@ -19,6 +20,8 @@ from gputop_train.model import (
     UtilSample,
     Where,
 )
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +160,7 @@ class Window:
     cards: tuple[GpuSample, ...] = ()  # every card the run may use, as it began
     halves: tuple[Totals, Totals] | None = None
     since: Since | None = None  # live, and no step for a minute
+    known: dict[object, Any] = field(default_factory=dict, init=False, repr=False)  # see `once`
 
     @property
     def on_gpu(self) -> bool:
@@ -216,3 +220,19 @@ def _sub(state: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 def bare_uuid(uuid: str) -> str:
     """A device's UUID without the prefix that NVML writes and torch does not, in one case."""
     return uuid.removeprefix("GPU-").lower()
+
+
+def once(make: Callable[[Window], T]) -> Callable[[Window], T]:
+    """Have what is made of a window made once, and kept for as long as the window is.
+
+    A cache of its own would keep windows, and with each of them minutes of steps, alive.
+    """
+
+    @wraps(make)
+    def made(window: Window) -> T:
+        if make not in window.known:
+            window.known[make] = make(window)
+        found: T = window.known[make]
+        return found
+
+    return made

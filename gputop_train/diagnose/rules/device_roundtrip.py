@@ -11,7 +11,6 @@ Fix: stay on the device. Probe: leave the two lines out. Gain: T / (T - E), E of
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 from gputop_train.diagnose.accounting import account
 from gputop_train.diagnose.copies import copy_cost
@@ -36,7 +35,7 @@ from gputop_train.diagnose.rules.base import (
     where,
 )
 from gputop_train.diagnose.told import rows
-from gputop_train.diagnose.window import Window
+from gputop_train.diagnose.window import Window, once
 from gputop_train.model import Abstention, Advice, Finding, Site
 
 ID = "device-roundtrip"
@@ -65,7 +64,7 @@ class Trip:
         return sum(known) if known else None
 
 
-@lru_cache(maxsize=8)
+@once
 def trip(window: Window) -> Trip | None:
     """The dearest round trip of this window."""
     steps = window.totals.steps

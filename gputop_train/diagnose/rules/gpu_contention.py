@@ -16,7 +16,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 
 from gputop_train.diagnose.accounting import account, undisturbed
 from gputop_train.diagnose.cards import mean
@@ -34,7 +33,7 @@ from gputop_train.diagnose.rules.base import (
 )
 from gputop_train.diagnose.stats import Contrast, contrast
 from gputop_train.diagnose.told import part
-from gputop_train.diagnose.window import Window
+from gputop_train.diagnose.window import Window, once
 from gputop_train.model import Abstention, Advice, Evidence, Finding, Gain, GpuSample
 
 ID = "gpu-contention"
@@ -113,7 +112,7 @@ def _held(told: list[GpuSample]) -> float | None:
     return mean(others)
 
 
-@lru_cache(maxsize=8)
+@once
 def beside_others(window: Window) -> Contrast | None:
     """Steps (ms) taken beside another process against those without; ``None`` if not longer."""
     told = [g for g in window.gpu if g.foreign_processes is not None]
