@@ -7,8 +7,6 @@ then yields short reads instead of SIGBUS.
 from __future__ import annotations
 
 import errno
-import json
-import math
 import os
 import stat
 import struct
@@ -17,6 +15,8 @@ from array import array
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from gputop_train import plainjson
 
 MAGIC: Final = b"GPUTOPR1"
 VERSION: Final = 1
@@ -354,20 +354,9 @@ def _checked_header(fd: int, path: Path) -> RingHeader:
     )
 
 
-def _finite(text: str) -> float | None:
-    value = float(text)
-    return value if math.isfinite(value) else None
-
-
-def _bounded(text: str) -> int | None:
-    return int(text) if len(text) <= 19 else None
-
-
 def _parse_snapshot(raw: bytes) -> dict[str, Any] | None:
     try:
-        parsed = json.loads(
-            raw, parse_int=_bounded, parse_float=_finite, parse_constant=lambda _: None
-        )
+        parsed = plainjson.loads(raw)
     except (ValueError, RecursionError):
         return None
     if not isinstance(parsed, dict) or not _shallow(parsed, MAX_JSON_DEPTH):

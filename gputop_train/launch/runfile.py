@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gputop_train import paths
+from gputop_train import paths, plainjson
 from gputop_train.report import schema
 
 #: Room set aside for run.json before anything starts: arguments may be long, disks may be full.
@@ -81,14 +81,17 @@ def commit_run_json(reserved: ReservedFile, run: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Return a JSON object from a regular file, ``None`` when there is none or it is damaged."""
+    """Return a JSON object from a regular file, ``None`` when there is none or it is damaged.
+
+    A number that no counter holds is ``None`` in it.
+    """
     try:
         # Without O_NONBLOCK, a FIFO somebody put there would hold us for ever.
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(fd, "rb") as stream:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 return None
-            loaded = json.loads(stream.read(_READ_LIMIT_BYTES))
+            loaded = plainjson.loads(stream.read(_READ_LIMIT_BYTES))
     except (OSError, ValueError, RecursionError):
         return None
     return loaded if isinstance(loaded, dict) else None
