@@ -1,4 +1,4 @@
-"""JSON from files that anything may have become of: no number in it is more than a counter holds."""
+"""JSON from files that anything may have become of: no number in it is more than counters hold."""
 
 from __future__ import annotations
 
