@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import signal
@@ -10,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from gputop_train.launch import runfile
+from gputop_train.launch import runfile, spawn
+from gputop_train.store.reader import RunReader
 from tests.faults.matrix import told
 from tests.faults.training import (
     EXIT_CODE,
     TRAINING,
     Plain,
-    Screen,
     gone,
     kill,
     loader_worker,
@@ -32,8 +33,11 @@ from tests.launching import World, wait_for, world
 
 pytestmark = pytest.mark.slow
 
-#: Rounds of each in the long form, 200 in all; their moments come from the round's number.
-ROUNDS = {"supervisor": 50, "screen": 50, "trainer": 40, "worker": 40, "shim": 20}
+#: Rounds of the long form, 200 in all; their moments come from the round's number. Supervisors and
+#: screens are killed ten times under one training each, which goes on; the others once.
+STRIKES = 10
+TRAININGS = {"supervisor": 8, "screen": 7}
+ROUNDS = {"trainer": 20, "worker": 20, "shim": 10}
 #: What torch itself says where a worker was killed, its process left out.
 WORKER_GONE = (
     rb"^RuntimeError: DataLoader worker \(pid\(?s?\)? \d+\) (is killed by signal|exited unexp)"
@@ -85,6 +89,67 @@ def length_s(tmp_path_factory: pytest.TempPathFactory, bare: Plain) -> float:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("number", range(TRAININGS["supervisor"]))
+def test_supervisors_killed_at_random_moments(number: int, tmp_path: Path) -> None:
+    bare, gate, moments = plain(tmp_path, 400, 1), tmp_path / "gate", random.Random(number)
+    with world(tmp_path) as here:
+        here.script(TRAINING)
+        front = here.start("--no-tui", *bare.arguments(0.02, gate, 390))
+        victim = here.supervisor_pid()
+        kill(front.pid)  # which would put another one in its place
+        started = []
+        for strike in range(STRIKES):
+            time.sleep(moments.random() * 2)
+            kill(victim)
+            if strike == STRIKES - 2:
+                here.wait_for_output(b"step 389 ")
+                gate.touch()  # the last one is struck while the run ends, or after it
+            if strike < STRIKES - 1:
+                next_one = spawn.start_supervisor(here.run_dir(), here.environ)
+                assert next_one is not None
+                started.append(victim := next_one)
+        for pid in started:
+            os.waitpid(pid, 0)
+        check_all_there(here, bare)
+    for _ in range(STRIKES):
+        told("kill -9: supervisor", detail=f"training {number}")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(TRAININGS["screen"]))
+def test_screens_killed_at_random_moments(number: int, tmp_path: Path) -> None:
+    bare, gate, moments = plain(tmp_path, 400, 1), tmp_path / "gate", random.Random(-1 - number)
+    with world(tmp_path) as here:
+        here.script(TRAINING)
+        words = bare.arguments(0.02, gate, 390)
+        for strike in range(STRIKES):
+            with screen(here, *words) as shown:
+                time.sleep(moments.random() * 3)
+                if not shown.ended():
+                    kill(shown.pid)
+            if list(
+                here.root.glob("*/run.json")
+            ):  # else it was killed before it started the script
+                words = ["attach", here.run_dir().name]
+            if strike == STRIKES - 2:
+                here.wait_for_output(b"step 389 ")
+                gate.touch()
+        check_all_there(here, bare)
+    for _ in range(STRIKES):
+        told("kill -9: screen", detail=f"training {number}")
+
+
+def check_all_there(here: World, bare: Plain) -> None:
+    """Nothing was harmed, and every step is in the record, once."""
+    unharmed(here, bare)
+    found = report(here)
+    assert (found["steps"]["count"], found["data_lost"]) == (bare.steps, []), found["steps"]
+    assert found["run"]["exit_code"] == EXIT_CODE
+    with RunReader(here.run_dir()) as reader:
+        assert [step.index for step in reader.steps()] == list(range(bare.steps))
+
+
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("process", "number"),
     [(process, number) for process, rounds in ROUNDS.items() for number in range(rounds)],
@@ -102,46 +167,27 @@ def struck(process: str, moment_s: float, place: Path, bare: Plain) -> bool:
     place.mkdir()
     with world(place) as here:
         here.script(TRAINING)
-        arguments = bare.arguments(PAUSE_S)
-        if process == "screen":
-            with screen(here, *arguments) as shown:
-                time.sleep(moment_s)
-                return killed(process, here, bare, moment_s, shown)
-        here.start("--no-tui", *arguments)
+        here.start("--no-tui", *bare.arguments(PAUSE_S))
         time.sleep(moment_s)
-        return killed(process, here, bare, moment_s)
-
-
-def killed(
-    process: str, here: World, bare: Plain, moment_s: float, shown: Screen | None = None
-) -> bool:
-    """Kill it, and look what became of training and record."""
-    victim = shown.pid if shown is not None else find(process, here)
-    if victim is None or gone(victim):
-        return False
-    kill(victim)
-    if process == "screen" and not list(here.root.glob("*/run.json")):
-        return True  # killed before the script was started: nothing has run
-    if process == "trainer":
-        lost = check_training(here, bare, {128 + signal.SIGKILL, EXIT_CODE})
-    elif process == "worker":
-        lost = check_training(here, bare, {1, EXIT_CODE})
-    else:
-        unharmed(here, bare)
-        found = report(here)
-        assert (found["steps"]["count"], found["data_lost"]) == (bare.steps, []), found["steps"]
-        lost = "nothing" if found["run"]["exit_code"] == EXIT_CODE else "the exit code"
-        if process != "shim":
-            assert lost == "nothing"
-    ended = runfile.read_exit(here.run_dir())
-    said = (ended.reason if ended is not None else None) or ""
+        victim = find(process, here)
+        if victim is None or gone(victim):
+            return False
+        kill(victim)
+        if process == "shim":
+            unharmed(here, bare)
+            found = report(here)
+            assert (found["steps"]["count"], found["data_lost"]) == (bare.steps, [])
+            lost = "nothing" if found["run"]["exit_code"] == EXIT_CODE else "the exit code"
+        else:
+            code = 1 if process == "worker" else 128 + signal.SIGKILL
+            lost = check_training(here, bare, {code, EXIT_CODE})
+        ended = runfile.read_exit(here.run_dir())
+        said = (ended.reason if ended is not None else None) or ""
     told(f"kill -9: {NAMES[process]}", lost=lost, said=said, detail=f"after {moment_s:.2f} s")
     return True
 
 
 NAMES = {
-    "supervisor": "supervisor",
-    "screen": "screen",
     "trainer": "training process",
     "worker": "loader worker",
     "shim": "shim",
@@ -152,7 +198,6 @@ def find(process: str, here: World) -> int | None:
     """The process to kill, once it is there; ``None`` when the run has ended without it."""
     ended = here.run_dir() / "exit.json"
     looks = {
-        "supervisor": lambda: watching(here),
         "trainer": lambda: (here.run_json().get("child") or {}).get("pid"),
         "worker": lambda: loader_worker(here),
         "shim": lambda: (here.run_json().get("shim") or {}).get("pid"),
