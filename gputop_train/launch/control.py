@@ -153,7 +153,7 @@ class Client:
     def _exchange(self, request: dict[str, Any]) -> dict[str, Any]:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(self._timeout_s)
-            connection.connect(os.fspath(self._path))
+            _connect(connection, os.fspath(self._path), time.monotonic() + self._timeout_s)
             if peer_uid(connection) != os.geteuid():
                 raise ValueError("the socket belongs to another user")
             _send(connection, request)
@@ -175,6 +175,17 @@ def client_of(run_dir: Path) -> Client:
         if isinstance(path, str):
             return Client(path)
     return Client(run_dir / "control.sock")
+
+
+def _connect(connection: socket.socket, path: str, deadline: float) -> None:
+    """Connect, waiting behind a crowd: a full queue is EAGAIN at once for who has a time limit."""
+    while True:
+        try:
+            return connection.connect(path)
+        except BlockingIOError:  # noqa: PERF203  a failed try is what is waited for
+            if time.monotonic() >= deadline:
+                raise TimeoutError("too many are waiting") from None
+            time.sleep(0.02)
 
 
 def peer_uid(connection: socket.socket) -> int:

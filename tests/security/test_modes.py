@@ -44,39 +44,6 @@ def runs(tmp_path: Path) -> Iterator[Runs]:
     runs.clean()
 
 
-def test_a_live_run_and_what_it_leaves_are_closed_to_others_under_any_umask(runs: Runs) -> None:
-    before = os.umask(0)
-    try:
-        run = runs.start("--steps", "30", "--step-ms", "1", held=True)
-    finally:
-        os.umask(before)
-    wait_for(run.watched)
-    assert client_of(run.dir).ping()["run"] == run.dir.name
-    wait_for(lambda: list(run.ring_dir.glob("*.ring")) and (run.dir / "run.sqlite-wal").exists())
-    assert not open_to_others(runs.root, run.ring_dir, run.ring_dir.parent)
-    kinds = {stat.S_IFMT(path.lstat().st_mode) for path in run.ring_dir.iterdir()}
-    assert kinds == {stat.S_IFREG, stat.S_IFSOCK}
-    for pid in (run.supervisor, run.child.pid):
-        assert not owners_of_files(pid) - {os.geteuid()}
-    run.let_go()
-    run.wait_report()
-    assert run.wait_supervisor() == 0
-    assert {"run.json", "exit.json", "report.json", "run.sqlite"} <= set(os.listdir(run.dir))
-    assert not open_to_others(runs.root)
-    refused = run_as_nobody(ASK, str(run.dir), str(run.dir / "run.json"))
-    assert refused.stdout.split() == ["PermissionError"] * 2, refused.stderr
-
-
-ASK = """
-import os, sys
-for ask in (os.listdir, open):
-    try:
-        ask(sys.argv[1 if ask is os.listdir else 2])
-    except OSError as error:
-        print(type(error).__name__)
-"""
-
-
 def owners_of_files(pid: int) -> set[int]:
     """Owners of the regular files a process holds open for writing."""
     found = set()
@@ -90,15 +57,7 @@ def owners_of_files(pid: int) -> set[int]:
     return found
 
 
-def test_another_user_can_neither_reach_a_live_run_nor_its_rings_nor_its_door(runs: Runs) -> None:
-    """root proves nothing: the one who asks is a second user without any right."""
-    run = runs.start("--steps", "10", "--step-ms", "1", held=True)
-    open_to_all(runs.root.parent)
-    runs.root.chmod(0o755)  # as a person's own directory may be
-    wait_for(run.watched)
-    ring = wait_for(lambda: next(run.ring_dir.glob("*.ring"), None))
-    door = run.ring_dir / "control.sock"
-    code = """
+SECOND_USER = """
 import os, signal, socket, sys
 run, ring, door, child, supervisor = sys.argv[1:]
 def ask(what, *given):
@@ -119,16 +78,41 @@ ask(os.kill, int(supervisor), signal.SIGTERM)
 ask(open, f"/proc/{child}/environ", "rb")
 ask(open, f"/proc/{child}/mem", "rb")
 """
-    pids = (str(run.child.pid), str(run.supervisor))
-    refused = run_as_nobody(code, str(run.dir), str(ring), str(door), *pids)
+
+
+def test_a_live_run_is_its_owners_alone_under_any_umask(runs: Runs) -> None:
+    """root proves nothing: the one who asks is a second user without any right."""
+    before = os.umask(0)
+    try:
+        run = runs.start("--steps", "30", "--step-ms", "1", held=True)
+    finally:
+        os.umask(before)
+    wait_for(run.watched)
+    assert client_of(run.dir).ping()["run"] == run.dir.name
+    ring = wait_for(lambda: next(run.ring_dir.glob("*.ring"), None))
+    wait_for((run.dir / "run.sqlite-wal").exists)
+    assert not open_to_others(runs.root, run.ring_dir, run.ring_dir.parent)
+    kinds = {stat.S_IFMT(path.lstat().st_mode) for path in run.ring_dir.iterdir()}
+    assert kinds == {stat.S_IFREG, stat.S_IFSOCK}
+    for pid in (run.supervisor, run.child.pid):
+        assert not owners_of_files(pid) - {os.geteuid()}
+
+    open_to_all(runs.root.parent)
+    runs.root.chmod(0o755)  # as a person's own directory may be
+    places = (str(run.dir), str(ring), str(run.ring_dir / "control.sock"))
+    refused = run_as_nobody(SECOND_USER, *places, str(run.child.pid), str(run.supervisor))
     assert refused.stdout.split() == ["PermissionError"] * 11, refused.stdout + refused.stderr
     cli = "import sys; from gputop_train.cli import main; main(sys.argv[1:])"
-    listed = run_as_nobody(cli, "runs", "--run-root", str(runs.root))
-    assert listed.returncode == 0 and run.dir.name not in listed.stdout
-    attached = run_as_nobody(cli, "attach", run.dir.name, "--no-tui", "--run-root", str(runs.root))
+    root = ("--run-root", str(runs.root))
+    attached = run_as_nobody(cli, "attach", run.dir.name, "--no-tui", *root)
     assert attached.returncode == 1 and "There is no run" in attached.stderr
+
     run.let_go()
     run.wait_report()
+    assert run.wait_supervisor() == 0
+    assert {"run.json", "exit.json", "report.json", "run.sqlite"} <= set(os.listdir(run.dir))
+    runs.root.chmod(0o700)
+    assert not open_to_others(runs.root)
 
 
 TRAIN = """

@@ -1,11 +1,11 @@
-"""A hostile recording on a real terminal: every page of it is drawn, and obeyed is nothing."""
+"""A hostile recording on a real terminal: its pages are drawn, and obeyed is nothing."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from gputop_train.tui.pages import names
+from gputop_train.tui.pages import key_of
 from tests.security.hostile import disturbing, make_run, recording
 from tests.terminal.screen_pty import Terminal
 
@@ -14,13 +14,15 @@ CLI = "import sys; from gputop_train.cli import main; main(sys.argv[1:])"
 _OWN = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[()][A-Z0-9]|[=>78]|\]22;[a-z-]*(?:\x07|\x1b\\))")
 
 
-def test_every_page_of_a_hostile_recording_is_drawn_and_none_of_it_obeyed(tmp_path: Path) -> None:
+def test_the_pages_of_a_hostile_recording_are_drawn_and_none_of_it_is_obeyed(
+    tmp_path: Path,
+) -> None:
     file = recording(make_run(tmp_path / "runs" / "3f2a91"), tmp_path / "evil.zip")
     with Terminal(CLI, "replay", str(file)) as terminal:
         terminal.wait_for("[1 overview]")
-        for number, name in enumerate(names(), 1):
-            terminal.type(str(number))
-            terminal.wait_for(f"[{number} {name}]")
+        for name in ("lines", "memory", "devices", "findings", "log"):
+            terminal.type(key_of(name))
+            terminal.wait_for(f"[{key_of(name)} {name}]")
             terminal.wait_for("owned")  # each shows the run's name at least
         terminal.type("?")
         terminal.wait_for("On every page")
