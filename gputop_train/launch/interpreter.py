@@ -23,21 +23,28 @@ def choose_interpreter(named: str | None, environ: Mapping[str, str]) -> str:
     """Return the path of the interpreter for a script.
 
     In this order: ``--python`` (a path, a name on PATH or a virtual environment's directory); the
-    Python of the active virtual or conda environment; the first ``python`` or ``python3`` on PATH.
-    Where no environment is active, that one has no torch and the environment gputop-train was
-    started from has, it is the latter: ``.venv/bin/gputop-train train.py`` means that environment.
+    Python of the active virtual or conda environment, of two the one that PATH has first; the first
+    ``python`` or ``python3`` on PATH. Where no environment is active, that one has no torch and the
+    environment gputop-train was started from has, it is the latter:
+    ``.venv/bin/gputop-train train.py`` means that environment.
 
     Raises:
         CommandProblem: There is none, or the one named cannot be run.
     """
     if named is not None:
         return _named(named, environ)
-    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
-        prefix = environ.get(variable)
-        if prefix:
-            python = _python_in(Path(prefix))
-            if python:
-                return python
+    active = [
+        python
+        for variable in ("VIRTUAL_ENV", "CONDA_PREFIX")
+        if (prefix := environ.get(variable)) and (python := _python_in(Path(prefix)))
+    ]
+    if active:
+        # Of two, one was activated on top of the other: `python` is the one that comes first.
+        first = _on_path("python", environ)
+        beside = (
+            python for python in active if first and Path(python).parent == Path(first).parent
+        )
+        return next(beside, active[0])
     on_path = _on_path("python", environ) or _on_path("python3", environ)
     if on_path is None:
         if _own_has_torch():

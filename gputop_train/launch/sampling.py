@@ -24,6 +24,9 @@ _ROLES_NS = 2_000_000_000
 _WALK_REST, _LONGEST_WALK_NS = 500, 20_000_000_000
 #: Reading one small file per trainer; often enough that low-water marks between steps are caught.
 _MEMORY_NS = 500_000_000
+_ROCM = (
+    "This torch is built for ROCm, whose cards are not read; look at them with rocm-smi beside us."
+)
 _GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 
 
@@ -49,6 +52,7 @@ class Sampling:
         self._walk_due_ns = 0
         self._memory_due_ns = 0
         self._uuids: frozenset[str] | None = None
+        self._rocm = False
         self._told_missing: dict[str, str] | None = None
         self._told_devices: list[dict[str, Any]] = []
         self._host = guard.run("host", self._make_host)
@@ -164,7 +168,14 @@ class Sampling:
         for collector in (self._nvml, self._host):
             if collector is not None:
                 missing.update(collector.missing)
+        self._rocm |= any(_on_rocm(feed.snapshot) for feed in self._feeds.active)
+        if self._rocm:
+            # No driver of NVIDIA's is missing there.
+            missing["nvml"] = _ROCM
         if missing != self._told_missing:
+            gone = missing.get("nvml")
+            if self._told_devices and gone and gone != (self._told_missing or {}).get("nvml"):
+                self._writer.add_note(time.monotonic_ns(), "gpu-lost", {"text": gone})
             self._told_missing = missing
             self._writer.set_meta("missing", missing)
 
@@ -177,6 +188,11 @@ def uses_cuda(snapshot: Mapping[str, Any]) -> bool:
     # Pinned batches alone initialise CUDA too: parameters on the CPU and nothing ever allocated.
     unused = isinstance(memory, dict) and memory.get("peak_allocated") == 0
     return not (unused and snapshot.get("param_device") == "cpu")
+
+
+def _on_rocm(snapshot: Mapping[str, Any] | None) -> bool:
+    cuda = (snapshot or {}).get("cuda")
+    return isinstance(cuda, dict) and bool(cuda.get("hip"))
 
 
 def environment_of(pid: int) -> dict[str, str]:

@@ -32,6 +32,7 @@ from gputop_train.launch.secrets import mask_arguments
 from gputop_train.launch.threshold import (
     Command,
     LaunchError,
+    PlaceError,
     Threshold,
     WorldError,
     cannot_execute,
@@ -84,8 +85,9 @@ def launch(options: Options, command: Command, environ: Mapping[str, str]) -> La
     dispositions.
 
     Raises:
-        LaunchError: A directory cannot be made, the disk is full or the command cannot be run.
-            Nothing has run then, and nothing of the run is left on the disk.
+        PlaceError: The run root cannot be written or its disk is full.
+        LaunchError: The command cannot be run, or there is no place for the probe's data. Nothing
+            has run then, and nothing of the run is left on the disk.
         WorldError: The same, since a leg of a trial cannot have its overlay.
     """
     run_dir, ring_dir = _make_directories(options)
@@ -97,10 +99,10 @@ def launch(options: Options, command: Command, environ: Mapping[str, str]) -> La
         if isinstance(failure, NoWay):
             raise WorldError(f"It cannot be kept from changing files: {failure}.") from None
         if isinstance(failure, OSError):
-            raise LaunchError(
-                f"The run could not be set up in {run_dir.parent}: "
-                f"{failure.strerror or failure}. Free some space there, or name another "
-                "directory with --run-root; the script was not started.",
+            raise PlaceError(
+                f"The run could not be set up in {run_dir.parent}: {failure.strerror or failure}",
+                "Free some space there, or name another directory with --run-root; the script was "
+                "not started.",
             ) from failure
         raise
 
@@ -115,8 +117,8 @@ def _make_directories(options: Options) -> tuple[Path, Path]:
             except FileExistsError:
                 continue
     except paths.PathError as failure:
-        raise LaunchError(
-            f"{failure}. Name a directory for runs with --run-root; the script was not started."
+        raise PlaceError(
+            str(failure), "Name a directory for runs with --run-root; the script was not started."
         ) from failure
     try:
         return run_dir, paths.make_runtime_dir(run_dir.name, fallback=run_dir)
@@ -134,7 +136,7 @@ def _launch_in(
 ) -> Launched:
     paths_ = paths.RunPaths(run_dir)
     run = _describe(run_dir, ring_dir, options, command)
-    run["step"] = tasks.step_of(environ)
+    run["step"], run["attempt"] = tasks.step_of(environ), tasks.attempt(environ)
     reserved = runfile.reserve_run_json(run_dir, run)
     install_probe(paths_.probe_dir, probe_config(options, run_dir.name, str(ring_dir)))
     child_environ = script_environment(
@@ -333,6 +335,7 @@ __all__ = [
     "Command",
     "LaunchError",
     "Launched",
+    "PlaceError",
     "WorldError",
     "launch",
     "resolve_command",

@@ -39,6 +39,12 @@ def step_of(environ: Mapping[str, str]) -> str | None:
     return f"{job}.{step}.{again}@{os.uname().nodename}"
 
 
+def attempt(environ: Mapping[str, str]) -> int:
+    """Return which attempt of a requeued job this is, from 1."""
+    again = environ.get("SLURM_RESTART_COUNT", "")
+    return int(again) + 1 if again.isdigit() and environ.get("SLURM_JOB_ID") else 1
+
+
 def is_first(environ: Mapping[str, str]) -> bool:
     """Return whether this is the node's first task."""
     return environ.get("SLURM_LOCALID", "0") == "0"

@@ -48,9 +48,11 @@ def _cuda() -> dict[str, Any]:
     if S.pid in _device:
         return _device[S.pid]
     ready = torch.cuda.is_initialized()
+    hip = getattr(torch.version, "hip", None)
     result: dict[str, Any] = {
-        "built": torch.version.cuda is not None or getattr(torch.version, "hip", None) is not None,
+        "built": torch.version.cuda is not None or hip is not None,
         "version": torch.version.cuda,
+        "hip": hip,
         "initialized": ready,
         # Asking is_available() here could initialise the driver behind the script's back.
         "available": True if ready else None,
@@ -63,7 +65,8 @@ def _cuda() -> dict[str, Any]:
         properties = torch.cuda.get_device_properties(device)
         result.update(device=device, name=properties.name, total=properties.total_memory)
         result["uuid"] = str(getattr(properties, "uuid", "")) or None
-        result["capability"] = [properties.major, properties.minor]
+        if hip is None:  # what is known of a capability is known of NVIDIA's
+            result["capability"] = [properties.major, properties.minor]
         _device[S.pid] = result
     return result
 

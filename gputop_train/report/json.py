@@ -82,7 +82,6 @@ def _run(
     window: Window,
     wall_s: float | None,
 ) -> dict[str, Any]:
-    attempts = reader.meta("attempts")
     became = settings.outcomes(run, window.probe_states.values(), window.loaders)
     killed = [n.body.get("text") for n in reader.notes() if n.kind == "host-oom"]
     reason = (exit_ or {}).get("reason") or (killed[-1] if killed else None)
@@ -98,7 +97,7 @@ def _run(
         "exit_code": _exit_code(exit_),
         "exit_reason": reason,
         "stopped_by": reader.meta("stopped_by"),
-        "attempts": attempts if isinstance(attempts, int) else run.get("attempt") or 1,
+        "attempts": _attempts(run, reader.meta("attempts")),
         "host": run.get("host") or window.probe.get("host"),
         "torch": window.probe.get("torch"),
         "python": window.probe.get("python"),
@@ -108,6 +107,13 @@ def _run(
         "settings": became,
         "changes_results": [s["setting"] for s in became if s["changes_results"]],
     }
+
+
+def _attempts(run: Mapping[str, Any], seen: object) -> int:
+    """Processes that trained one after another, and the requeues of the job before this one."""
+    before = run.get("attempt")
+    earlier = before - 1 if isinstance(before, int) and before > 1 else 0
+    return earlier + (seen if isinstance(seen, int) else 1)
 
 
 def _exit_code(exit_: Mapping[str, Any] | None) -> int | None:

@@ -31,6 +31,12 @@ def losses(reader: RunReader) -> list[dict[str, Any]]:
     if count:
         text = f"{count:,} measured rows could not be stored: no room to write, or to wait."
         found.append({"what": "rows", "count": count, "text": text})
+    gone = reader.notes("gpu-lost")
+    if gone:
+        back = "nvml" not in _mapping(reader.meta("missing"))
+        then = "Readings of GPUs have a gap." if back else "Readings of GPUs end there."
+        text = f"{gone[-1].body.get('text')} {then}"
+        found.append({"what": "GPU readings", "count": len(gone), "text": text})
     dropped = reader.meta("log_dropped_bytes")
     if isinstance(dropped, int) and dropped > 0:
         text = f"The oldest {dropped:,} bytes of output were given up to keep output.log bounded."

@@ -86,6 +86,12 @@ def test_what_is_a_step_of_several_tasks(changes, expected):
     assert tasks.step_of({**STEP, **changes}) == expected
 
 
+def test_a_requeued_job_is_another_attempt():
+    assert tasks.attempt(STEP) == 1
+    assert tasks.attempt({**STEP, "SLURM_RESTART_COUNT": "2"}) == 3
+    assert tasks.attempt({"SLURM_RESTART_COUNT": "2"}) == 1  # of no job
+
+
 def test_a_task_without_a_run_to_join_is_launched_by_itself(tmp_path, monkeypatch):
     monkeypatch.setattr(tasks, "_PATIENCE_S", 0.1)
     monkeypatch.setattr(tasks.os, "execve", lambda *_: pytest.fail("became the script"))

@@ -119,6 +119,12 @@ def test_a_run_that_goes_on_has_no_exit_code_and_lasts_until_its_newest_reading(
     assert report["run"]["duration_s"] == pytest.approx(5 + 3, abs=0.1)
 
 
+def test_requeues_of_a_job_count_as_attempts_before_those_that_were_seen(recorded):
+    recorded.writer.set_meta("attempts", 2)
+    report = recorded.train(steps_of(30, TRAIN)).report(ended(), RUN | {"attempt": 3})
+    assert report["run"]["attempts"] == 4
+
+
 def test_the_run_is_described_as_it_was_launched(recorded):
     recorded.writer.set_meta("stopped_by", "steps")
     recorded.writer.set_meta("attempts", 2)
