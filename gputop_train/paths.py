@@ -132,6 +132,19 @@ def run_root(override: str | os.PathLike[str] | None = None) -> Path:
     return state / "runs"
 
 
+def spare_root() -> Path:
+    """Return a directory for runs on a local disk, for when the usual one takes none.
+
+    Raises:
+        PathError: No local directory is writable and ours.
+    """
+    for place in dict.fromkeys(("/var/tmp", tempfile.gettempdir(), "/tmp")):
+        if not is_network_fs(Path(place)):
+            with contextlib.suppress(PathError):
+                return make_private_dir(make_private_dir(Path(place) / _own_name()) / "runs")
+    raise PathError("no local directory is writable")
+
+
 def config_file(environ: Mapping[str, str] | None = None) -> Path | None:
     """Return where the config file is, there or not; ``None`` where there is to be none.
 

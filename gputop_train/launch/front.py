@@ -33,7 +33,7 @@ from gputop_train.launch import (
 from gputop_train.launch.ending import Interrupted
 from gputop_train.launch.options import Options, Setting
 from gputop_train.launch.runfile import Exit
-from gputop_train.launch.spawn import Launched, LaunchError
+from gputop_train.launch.spawn import Command, Launched, LaunchError, PlaceError
 from gputop_train.launch.streams import OutputPump, Voice
 from gputop_train.launch.verdict_lines import VerdictLines
 from gputop_train.launch.watch import ExitWatch
@@ -63,7 +63,7 @@ def run(options: Options, environ: Mapping[str, str]) -> int:
     mask = signals.block()
     try:
         while True:
-            launched = spawn.launch(options, command, environ)
+            launched = _launch(options, command, environ)
             if not options.tui:
                 return _Plain(launched, options, environ).run()
             screen = _Screen(launched, options, environ, mask)
@@ -78,6 +78,29 @@ def run(options: Options, environ: Mapping[str, str]) -> int:
             )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _launch(options: Options, command: Command, environ: Mapping[str, str]) -> Launched:
+    """Launch; where nobody chose the run root and it takes nothing, below a spare one.
+
+    A home that is full or mounted read-only would not have kept the script from running without us.
+
+    Raises:
+        LaunchError: As `spawn.launch`.
+    """
+    try:
+        return spawn.launch(options, command, environ)
+    except PlaceError as problem:
+        if options.run_root is not None:
+            raise
+        try:
+            root = paths.spare_root()
+        except paths.PathError:
+            raise problem from None
+        launched = spawn.launch(replace(options, run_root=str(root)), command, environ)
+        find = paths.come_back("runs", root=root)
+        Voice().say(f"{problem.why}. This run is kept in {root}; find it again with: {find}")
+        return launched
 
 
 def _check_json_path(path: Path) -> None:

@@ -17,6 +17,19 @@ class LaunchError(Exception):
         self.code = code
 
 
+class PlaceError(LaunchError):
+    """The run root takes no run; another one may.
+
+    Args:
+        why: What is wrong with it, a clause without a full stop.
+        remedy: What to do, a sentence.
+    """
+
+    def __init__(self, why: str, remedy: str) -> None:
+        super().__init__(f"{why}. {remedy}")
+        self.why = why
+
+
 class WorldError(LaunchError):
     """The leg of a trial cannot get the world of its own that ``guard="overlay"`` asks for."""
 

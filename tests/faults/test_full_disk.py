@@ -82,18 +82,17 @@ def test_a_disk_that_is_full_to_the_end_costs_a_while_of_the_record_and_says_so(
 @pytest.mark.long
 @pytest.mark.parametrize("when", range(5))
 def test_a_disk_that_is_full_for_a_while_costs_nothing(here: World, bare: Plain, when: int) -> None:
-    first, second = here.place / "first", here.place / "second"
+    """Once its first line has its block: what it prints itself then needs no room."""
+    gate = here.place / "gate"
+    hold = max(1, 10 * when)
     with small_disk(here.root, "6m") as disk:
-        front = here.start("--no-tui", "--json", "out.json", *bare.arguments(0, first, 10 * when))
-        if when:
-            wait_for(lambda: steps_kept(here) >= max(1, 10 * when - 2), "steps in the store")
-        else:
-            here.supervisor_pid()
+        front = here.start("--no-tui", "--json", "out.json", *bare.arguments(0.01, gate, hold))
+        here.wait_for_output(f"step {hold - 1} ".encode())
+        if when > 1:
+            wait_for(lambda: steps_kept(here) >= hold - 1, "steps in the store")
         disk.fill()
-        first.touch()
-        wait_for(lambda: here.output().count(b"\n") > STEPS, "the script's last line")
-        if here.gone():  # it may have: nobody waits for us
-            second.touch()
+        gate.touch()
+        here.wait_for_output(f"step {STEPS - 5} ".encode())
         disk.free()
         _, err = front.communicate(timeout=120)
         assert front.returncode == EXIT_CODE and b"Traceback" not in err
@@ -139,7 +138,8 @@ def test_a_disk_full_under_the_ring_leaves_training_unmeasured_and_says_so(
         here.environ["XDG_RUNTIME_DIR"] = str(disk.place)
         driver = (
             "import sys; from pathlib import Path; from gputop_train import cli, paths\n"
-            "paths.runtime_candidates = lambda fallback=None: iter([Path(sys.argv.pop(1))])\n"
+            "place = Path(sys.argv.pop(1))\n"
+            "paths.runtime_candidates = lambda fallback=None: iter([place])\n"
             "cli.main()"
         )
         words = [*map(str, here.command("--no-tui", *bare.arguments()))][3:]

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.disks import small_disk
 from tests.faults.matrix import told
 from tests.faults.training import EXIT_CODE, TRAINING, Plain, lost_words, plain, report, unharmed
 from tests.launching import World, wait_for, world
@@ -154,3 +155,70 @@ def test_training_in_a_home_that_hangs_for_a_while_is_the_same_to_a_bit(
         assert (found["steps"]["count"], found["data_lost"]) == (STEPS, [])
         assert b"Traceback" not in err
         told("file system that hangs", lost=lost_words(found), detail=f"{hung_s} s")
+
+
+# -- homes that cannot be written, and homes of several machines -------------------------------
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("how", ["mounted read-only", "full"])
+def test_a_home_that_takes_no_run_is_said_and_the_run_kept_elsewhere(
+    here: World, bare: Plain, how: str
+) -> None:
+    here.script(TRAINING)
+    home, spare = here.place / "home", here.place / "spare"
+    spare.mkdir()
+    with small_disk(home, "64k", read_only=how != "full") as disk:
+        if how == "full":
+            disk.fill()
+        # The machine's own /var/tmp is hidden, so that nothing of the test stays in it.
+        done = subprocess.run(
+            ["unshare", "-m", "sh", "-c", 'mount --bind "$SPARE" /var/tmp && exec "$@"', "sh",
+             *here.command("--no-tui", *bare.arguments(), root=False)],
+            cwd=here.place, capture_output=True, timeout=240, check=False,
+            env={**here.environ, "HOME": str(home), "XDG_STATE_HOME": str(home), "SPARE": str(spare)},
+        )  # fmt: skip
+    said = b" ".join(done.stderr.split())
+    assert (done.returncode, done.stdout) == (EXIT_CODE, bare.output), said
+    kept = f"/var/tmp/gputop-train-{os.geteuid()}"
+    assert f"This run is kept in {kept}/runs".encode() in said, said
+    why = b"No space left on device" if how == "full" else b"Read-only file system"
+    assert why in said and b"Traceback" not in said
+    (report_json,) = (spare / Path(kept).name / "runs").glob("*/report.json")
+    assert b'"data_lost": []' in report_json.read_bytes()
+    told(f"home {how}", said=done.stderr.decode()[:300])
+
+
+@pytest.mark.long
+def test_a_store_that_another_machine_holds_locked_costs_a_wait_for_the_report_alone(
+    here: World, bare: Plain
+) -> None:
+    """Its process is stood in for by one of here: a lock that NFS passes on looks the same."""
+    here.script(TRAINING)
+    gate = here.place / "gate"
+    front = here.start("--no-tui", *bare.arguments(0.02, gate, 20))
+    here.wait_for_output(b"step 19 ")
+    store = Path(here.run_json()["store"])
+    wait_for(store.exists, "a store")
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(store)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+    gate.touch()
+    out, err = front.communicate(timeout=240)
+    assert (front.returncode, out) == (EXIT_CODE, bare.output)
+    assert b"The report is not ready after" in err and b"Traceback" not in err
+    holder.communicate()
+    found = report(here)
+    assert (found["steps"]["count"], found["data_lost"]) == (STEPS, [])
+    unharmed(here, bare)
+    told("store locked from elsewhere", lost=lost_words(found), said=err.decode()[-400:])
+
+
+HOLD = """
+import sqlite3, sys
+store = sqlite3.connect(sys.argv[1], timeout=60, isolation_level=None)
+store.execute("BEGIN EXCLUSIVE")
+print("held", flush=True)
+sys.stdin.read()
+"""
