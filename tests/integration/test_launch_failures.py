@@ -139,7 +139,7 @@ def test_a_run_root_we_may_not_write_names_the_way_out(tmp_path: Path) -> None:
         return spawn.launch(options, command, os.environ)
 
     told = in_child(as_nobody)
-    assert told.startswith("LaunchError: ")
+    assert told.startswith("PlaceError: ")
     assert "cannot be written" in told
     assert "--run-root" in told
     assert list(tmp_path.iterdir()) == []
