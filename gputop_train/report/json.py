@@ -195,11 +195,20 @@ def _steps(window: Window) -> dict[str, Any]:
 def _time(window: Window, wall_s: float | None, reader: RunReader) -> dict[str, Any]:
     """Where the time between the first and the last step went, warm-up included."""
     whole = window.whole
-    covered = min(1.0, whole.measured_ns / whole.wall_ns) if whole.wall_ns > 0 else None
+    # Between two attempts there is no step that it could be a part of.
+    begin = window.t0_ns if whole.wall_ns == window.totals.wall_ns else None  # a live window's
+    restarts = reader.intervals(begin, window.t1_ns, "restart")
+    gap_ns = sum(i.t1_ns - i.t0_ns for i in restarts if i.rank == window.rank)
+    wall_ns = whole.wall_ns + gap_ns
+    covered = min(1.0, (whole.measured_ns + gap_ns) / wall_ns) if whole.wall_ns > 0 else None
+    found = _with_comm(whole, window.rank, window, reader)
+    if gap_ns and found:
+        found = {label: share * whole.wall_ns / wall_ns for label, share in found.items()}
+        found["restart"] += gap_ns / wall_ns
     return {
         "wall_s": wall_s,
-        "training_s": whole.wall_ns / 1e9 if whole.steps else None,
-        "shares": _every_label(_with_comm(whole, window.rank, window, reader)),
+        "training_s": wall_ns / 1e9 if whole.steps else None,
+        "shares": _every_label(found),
         "coverage": covered,
         "eval_shares": _eval_shares(_mapping(reader.meta("eval_sub")).get(str(window.rank))),
     }

@@ -335,7 +335,12 @@ def test_two_trainings_at_once_are_two_ranks_and_one_after_the_other_is_a_restar
         assert saves
         assert {save.site_id for save in saves} <= {site.id for site in reader.sites(rank=0)}
         assert 1 not in {save.site_id for save in saves}
-    assert run.wait_report()["run"]["attempts"] == 2
+    report = run.wait_report()
+    assert report["run"]["attempts"] == 2
+    gap_s = (restart.t1_ns - restart.t0_ns) / 1e9
+    time_ = report["time"]
+    assert time_["shares"]["restart"] == pytest.approx(gap_s / time_["training_s"], rel=1e-3)
+    assert sum(time_["shares"].values()) == pytest.approx(1, rel=1e-4)
 
 
 @pytest.mark.slow
