@@ -162,8 +162,167 @@ PROCESSES: tuple[Fault, ...] = (
         (f"{MANY}::test_a_wall_clock_that_jumps",),
     ),
 )
+DISK, SLOW = "faults/test_full_disk.py", "faults/test_slow_files.py"
+DAMAGE, FLOODS = "faults/test_corruption.py", "faults/test_output_floods.py"
+
 #: Files, disks and output.
-FILES: tuple[Fault, ...] = ()
+FILES: tuple[Fault, ...] = (
+    Fault(
+        "disk full for a while",
+        "as without us",
+        "nothing: what was measured waits in memory, at most 200,000 rows, more is counted",
+        "The disk was full for N s; what was measured meanwhile is kept as far as memory allowed.",
+        (f"{DISK}::test_a_disk_that_is_full_for_a_while_costs_nothing",),
+    ),
+    Fault(
+        "disk full to the end",
+        "as without us",
+        "nothing once there is room: the rings stay until the report was made",
+        "The report could not be kept in DIR, whose disk is full or cannot be written. Once it "
+        "can, ask again with: gputop-train report RUN. It says: the disk was full at the end, so "
+        "its last N s were not recorded",
+        (f"{DISK}::test_a_disk_that_is_full_to_the_end_costs_a_while_of_the_record_and_says_so",),
+    ),
+    Fault(
+        "disk full: what the script prints itself",
+        "its own print fails, as with `cmd >file`",
+        "what it could not print",
+        "what the script makes of it",
+        (
+            f"{DISK}::test_what_the_script_prints_itself_fails_as_into_any_file_on_a_full_disk",
+            "integration/test_launch_failures.py"
+            "::test_a_disk_that_fills_up_during_training_cannot_lose_the_exit_code",
+        ),
+    ),
+    Fault(
+        "disk full: ring",
+        "as without us",
+        "the whole record",
+        "the probe could not open its ring (No space left on device)",
+        (f"{DISK}::test_a_disk_full_under_the_ring_leaves_training_unmeasured_and_says_so",),
+    ),
+    Fault(
+        "disk full: reports, comparisons, config, pictures",
+        "not touched",
+        "the file that was asked for; an older one of its name stays whole",
+        "FILE cannot be written: No space left on device",
+        (
+            f"{DISK}::test_every_file_a_command_writes_says_that_the_disk_is_full_and_leaves_no_half",
+        ),
+    ),
+    Fault(
+        "disk full at the start, in a run root that was named",
+        "not started",
+        "",
+        "The run could not be set up in DIR: No space left on device. Free some space there, or "
+        "name another directory with --run-root; the script was not started.",
+        (
+            "integration/test_launch_failures.py"
+            "::test_a_full_disk_at_the_start_is_said_and_the_script_is_not_started",
+            "integration/test_launch_failures.py"
+            "::test_a_run_root_we_may_not_write_names_the_way_out",
+        ),
+    ),
+    Fault(
+        "home full or read-only",
+        "as without us",
+        "nothing",
+        "DIR cannot be written: Read-only file system. This run is kept in /var/tmp/...; find it "
+        "again with: gputop-train runs --run-root /var/tmp/...",
+        (f"{SLOW}::test_a_home_that_takes_no_run_is_said_and_the_run_kept_elsewhere",),
+    ),
+    Fault(
+        "limit on the size of files",
+        "as without us, below the limit for what it prints itself",
+        "the whole record, or what did not fit",
+        "the probe could not open its ring (File too large)",
+        (
+            f"{DISK}::test_a_limit_on_the_size_of_files_is_met_as_a_full_disk_is",
+            "faults/test_probe_faults.py::test_a_file_limit_under_way_fails_only_the_ring",
+        ),
+    ),
+    Fault(
+        "files damaged at random",
+        "not touched: it is over",
+        "what was struck; a report is made anew from the store",
+        "The store PATH is damaged (WHY). The run's output.log and report.json beside it are "
+        "still good to read.",
+        (
+            f"{DAMAGE}::test_whatever_is_damaged_every_reader_gives_data_or_a_sentence",
+            f"{DAMAGE}::test_four_hundred_damages_give_data_or_a_sentence",
+        ),
+    ),
+    Fault(
+        "ring damaged under way",
+        "as without us",
+        "what was overwritten",
+        "The ring PATH is damaged or was cut short.",
+        (
+            f"{DAMAGE}::test_training_whose_record_is_damaged_under_way_is_the_same_to_a_bit[ring-*]",
+        ),
+    ),
+    Fault(
+        "store damaged under way",
+        "as without us",
+        "the store, put aside; a new one is begun where another supervisor comes",
+        "The store PATH is damaged (WHY).",
+        (
+            f"{DAMAGE}::test_training_whose_record_is_damaged_under_way_is_the_same_to_a_bit"
+            "[store-*]",
+        ),
+    ),
+    Fault(
+        "floods of output",
+        "as without us",
+        "nothing below 256 MB; of more the oldest, counted",
+        "",
+        (FLOODS,),
+    ),
+    Fault(
+        "names that are no UTF-8",
+        "as without us",
+        "nothing; the bytes are shown as escapes",
+        "",
+        (
+            f"{FLOODS}::test_a_run_whose_names_are_no_utf_8_is_recorded",
+            "unit/test_store_codec.py::test_names_that_are_no_utf_8_are_kept_as_escapes",
+        ),
+    ),
+    Fault(
+        "slow file system",
+        "as without us",
+        "nothing",
+        "",
+        (f"{SLOW}::test_training_in_a_slow_home_is_the_same_to_a_bit",),
+    ),
+    Fault(
+        "file system that hangs",
+        "goes on until it prints, as with `cmd >file` there; hears signals",
+        "what the ring had no room for, counted",
+        "",
+        (
+            f"{SLOW}::test_a_script_goes_on_and_hears_signals_while_its_run_directory_hangs",
+            f"{SLOW}::test_training_in_a_home_that_hangs_for_a_while_is_the_same_to_a_bit",
+        ),
+    ),
+    Fault(
+        "store locked by another machine",
+        "as without us",
+        "nothing: the report waits ten minutes for the lock",
+        "The report is not ready after 10 s. Look again with: gputop-train report RUN",
+        (
+            f"{SLOW}::test_a_store_that_another_machine_holds_locked_costs_a_wait_for_the_report"
+            "_alone",
+        ),
+    ),
+    Fault(
+        "home of several machines",
+        "not touched from another one",
+        "nothing: its report is made where it runs",
+        "The run RUN is on HOST, and its report is made there.",
+        ("unit/test_runs.py::test_a_run_that_lives_elsewhere_is_never_ended_from_here",),
+    ),
+)
 
 
 def faults() -> tuple[Fault, ...]:

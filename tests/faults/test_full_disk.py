@@ -99,7 +99,7 @@ def test_a_disk_that_is_full_for_a_while_costs_nothing(here: World, bare: Plain,
         unharmed(here, bare)
         found = report(here)
         assert (found["steps"]["count"], found["data_lost"]) == (STEPS, [])
-        told("disk full under the store", said=err.decode()[:300])
+        told("disk full for a while", lost=lost_words(found))
 
 
 @pytest.mark.long
@@ -126,7 +126,7 @@ def test_what_the_script_prints_itself_fails_as_into_any_file_on_a_full_disk(her
         assert (bare.returncode, watched.returncode) == (7, 7)
         assert watched.stdout == b"x" * len(watched.stdout)
         assert b"Traceback" not in watched.stderr
-        told("disk full under the script's own output", said="as the script does with cmd >file")
+        told("disk full: what the script prints itself")
 
 
 @pytest.mark.long
@@ -149,7 +149,7 @@ def test_a_disk_full_under_the_ring_leaves_training_unmeasured_and_says_so(
         )  # fmt: skip
         assert (done.returncode, done.stdout) == (EXIT_CODE, bare.output), done.stderr
         assert b"could not open its ring" in b" ".join(done.stderr.split())
-        told("disk full under the ring", lost="all of the record", said=done.stderr.decode()[-600:])
+        told("disk full: ring", lost="the whole record")
 
 
 @pytest.mark.long
@@ -160,11 +160,7 @@ def test_a_limit_on_the_size_of_files_is_met_as_a_full_disk_is(here: World, bare
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (EXIT_CODE, bare.output), done.stderr
     assert b"Traceback" not in done.stderr
-    told(
-        "RLIMIT_FSIZE below what we write",
-        lost=lost_words(report(here)),
-        said=done.stderr.decode()[-600:],
-    )
+    told("limit on the size of files", lost=lost_words(report(here)))
 
 
 def test_every_file_a_command_writes_says_that_the_disk_is_full_and_leaves_no_half(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -42,9 +43,9 @@ def here(tmp_path: Path) -> Iterator[World]:
         yield made
 
 
-def bare_output(here: World, *words: str) -> tuple[int, bytes]:
+def bare_output(here: World, *words: str, script: str = "train.py") -> tuple[int, bytes]:
     done = subprocess.run(
-        [sys.executable, "train.py", *words],
+        [sys.executable, script, *words],
         cwd=here.place, env={**here.environ, "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=240, check=False,
     )  # fmt: skip
@@ -121,4 +122,20 @@ def test_training_under_a_flood_is_the_same_to_a_bit(here: World, kind: str) -> 
     found = report(here)
     assert found["steps"]["count"] == int(steps)
     assert b"Traceback" not in (here.place / "said").read_bytes()
-    told(kind, lost=lost_words(found), said="nothing: it is as into any file")
+    told("floods of output", lost=lost_words(found), detail=kind)
+
+
+@pytest.mark.long
+def test_a_run_whose_names_are_no_utf_8_is_recorded(here: World) -> None:
+    """Arguments, script and directories are bytes on Linux; one such byte once cost the record."""
+    odd = os.fsdecode(b"caf\xe9")
+    here.place = here.place / odd
+    here.root = here.place / odd
+    script = here.script(WRITER + FLOODED.replace("FLOODS", "pass"), f"{odd}.py")
+    bare = bare_output(here, odd, "60", script=script.name)
+    done = here.run("--no-tui", script.name, odd, "60")
+    assert (done.returncode, done.stdout) == bare
+    found = report(here)
+    assert (found["steps"]["count"], found["data_lost"]) == (60, [])
+    assert b"Traceback" not in done.stderr and b"gone" not in done.stderr, done.stderr
+    told("names that are no UTF-8", lost=lost_words(found))
