@@ -145,14 +145,18 @@ def attach(
         except bursting.BurstError as problem:
             raise click.ClickException(str(problem)) from None
         return 0
+    from gputop_train.launch import keeping
+
     plain = no_tui or duration is not None
     if not wants_screen(no_tui=plain, json_path=json_path):
-        return joining.attach_plain(run_dir, duration_s=duration, json_path=json_path)
+        with keeping.repeated(keeping.Replacement(run_dir)):
+            return joining.attach_plain(run_dir, duration_s=duration, json_path=json_path)
     from gputop_train import paths
     from gputop_train.tui.app import run_live
 
     joining.ensure_supervised(run_dir)
-    result = run_live(run_dir, ascii=ascii_only, look=look_of(given))
+    with keeping.repeated(keeping.Replacement(run_dir)):
+        result = run_live(run_dir, ascii=ascii_only, look=look_of(given))
     if result.action == "detached" and result.error is None:
         again = paths.come_back("attach", run_dir)
         _say(f"Detached; training goes on. Come back with: {again}")

@@ -297,14 +297,17 @@ class _Screen(_Front):
         """Run the screen; return its `TuiResult`, ``None`` if it failed."""
         log = self.launched.run_dir / "trial.log"
         try:
+            from gputop_train.launch import keeping
+
             app = importlib.import_module("gputop_train.tui.app")
-            result = app.run_live(
-                self.launched.run_dir,
-                ascii=self.options.ascii,
-                look=self.options.look,
-                rerun=True,
-                start_trial=partial(self._start_trial, log),
-            )
+            with keeping.repeated(self.keep_supervised):
+                result = app.run_live(
+                    self.launched.run_dir,
+                    ascii=self.options.ascii,
+                    look=self.options.look,
+                    rerun=True,
+                    start_trial=partial(self._start_trial, log),
+                )
         except Exception as failure:
             self.voice.say(f"The screen failed ({failure}); plain lines instead.")
             return None

@@ -270,6 +270,7 @@ class Snapshot:
     log_size: int | None = None
     trials: TrialsView | None = None
     notes: tuple[str, ...] = ()
+    warning: str = ""
     replay: ReplayView | None = None
     settings: tuple[SettingGroup, ...] = ()
     page: str = "overview"

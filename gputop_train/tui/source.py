@@ -35,6 +35,10 @@ def exit_words(exit_: Mapping[str, Any]) -> tuple[int | None, str]:
     return code, "exit code unknown" if code is None else f"exit code {code}"
 
 
+#: The host is read every 20 s at the least (docs/contracts.md).
+SILENT_NS = 30 * NS
+
+
 class LiveSource:
     """A run that is under way, or has just ended.
 
@@ -71,6 +75,7 @@ class LiveSource:
             over_ns = last_step_ns(reader) if exit_ is not None else None
             self._parts = read_consistently(reader, files, view, axis, now, over_ns)
             self._parts["progress"] = self._follow(reader, self._parts["step"], exit_)
+            self._parts["warning"] = self._silence(reader, exit_, now)
             self._key = key
         parts = self._parts
         code, words = exit_words(exit_) if exit_ is not None else (None, "")
@@ -105,6 +110,16 @@ class LiveSource:
         if len(passes) < len(feeding):
             passes = []
         return self._progress.observe(self._now_ns() / NS, step.count, lines, passes)
+
+    def _silence(self, reader: RunReader | None, exit_: Mapping[str, Any] | None, now: int) -> str:
+        """That nobody records the run just now, and why as far as can be seen; else nothing."""
+        span = reader.span() if reader is not None and exit_ is None else None
+        if span is None or now - span[1] < SILENT_NS:
+            return ""
+        text = f"Nothing was recorded for {(now - span[1]) // NS} s: "
+        if runs.supervisor_pid(self._files.path) is None:
+            return text + "the run's supervisor is gone. Training is not affected."
+        return text + "its supervisor is stopped or kept from writing. Training is not affected."
 
     def _now(self, exit_: Mapping[str, Any] | None, reader: RunReader | None) -> int:
         """The end of the time axis: the run's end once it has ended, else the clock.

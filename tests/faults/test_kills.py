@@ -58,13 +58,13 @@ def test_supervisors_and_screens_may_all_be_killed_under_one_training(
         here.script(TRAINING)
         with screen(here, *bare.arguments(0.0, gate, 60)) as first:
             first.shows()
+            replaced = replace_killed(here)  # by the screen that launched the run
             kill(first.pid)
-        kill(here.supervisor_pid())
+        kill(replaced)
         with screen(here, "attach", here.run_dir().name) as second:
-            replaced: int = wait_for(lambda: watching(here), "another supervisor")
             second.shows()
             here.wait_for_output(b"step 59")
-            kill(replaced)
+            replace_killed(here)  # by the screen that joined it
             kill(second.pid)
         gate.touch()
         unharmed(here, bare)
@@ -73,6 +73,14 @@ def test_supervisors_and_screens_may_all_be_killed_under_one_training(
     assert found["run"]["exit_code"] == EXIT_CODE
     told("kill -9: supervisor")
     told("kill -9: screen")
+
+
+def replace_killed(here: World) -> int:
+    """Kill the supervisor and wait until somebody has put another in its place."""
+    victim: int = wait_for(lambda: watching(here), "a supervisor")
+    kill(victim)
+    found: int = wait_for(lambda: watching(here) not in (None, victim) and watching(here))
+    return found
 
 
 # -- by hand ------------------------------------------------------------------------------------

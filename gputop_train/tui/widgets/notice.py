@@ -25,6 +25,8 @@ def notice_rows(snap: Snapshot, width: int, glyphs: Glyphs, *, message: str = ""
     if snap.state == "lost":
         text = " The script is gone and left no exit code: its watcher was killed."
         return [fit([(text, "warn")], width, glyphs)]
+    if snap.warning:
+        return [fit([(f" {snap.warning}", "warn")], width, glyphs)]
     if snap.notes:
         return [fit([(f" {glyphs.sep.join(snap.notes)}", "muted")], width, glyphs)]
     return []
