@@ -135,7 +135,7 @@ def lines(trainings: Sequence[Training], width: int) -> list[str]:
         first = seen[0]
         name = first.run.id if first.run else first.pid
         shown.append(f"Attach with: gputop-train attach {name}")
-    return shown
+    return [fmt.safe(line) for line in shown]
 
 
 def _command(one: Training) -> str:
