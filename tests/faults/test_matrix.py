@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.matrix import PROCESSES, Fault, faults
+from tests.faults.matrix import Fault, faults
 
 TESTS = Path(__file__).resolve().parent.parent
 PAGE = TESTS.parent / "docs" / "faults.md"
@@ -43,7 +43,7 @@ def test_names_are_unique_and_rounds_are_told_of_faults_that_are_there() -> None
     assert told and told <= set(names)
 
 
-@pytest.mark.parametrize("fault", PROCESSES, ids=lambda fault: fault.name)
+@pytest.mark.parametrize("fault", faults(), ids=lambda fault: fault.name)
 def test_the_documentation_has_a_row_of_it(fault: Fault) -> None:
     rows = re.findall(r"^\| ([^|]+) \|", PAGE.read_text(), re.MULTILINE)
     assert fault.name in rows
