@@ -233,7 +233,8 @@ class BaseApp(App[TuiResult]):
         name = next(n for n in (f"screen-{i}.svg" for i in range(1, 10_000)) if n not in taken)
         picture = portable(self.export_screenshot())
         where = write_private(self._pictures_dir, name, picture, replace=False)
-        self.say(f"Picture saved as {where}" if where else "The picture could not be saved.")
+        saved = f"Picture saved: {where.name} in {where.parent}" if where else ""
+        self.say(saved or "The picture could not be saved.")
 
     def _pictures(self) -> list[Path]:
         folder = self._pictures_dir

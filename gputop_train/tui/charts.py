@@ -55,7 +55,7 @@ def gpu_chart(
     line = _sm_line(sm, axis, training)
     whole = util_of(util, rollups, _within(axis, training))
     now, mean = latest(area.mean), whole.mean[0] if whole is not None else None
-    ends = [int(s.times[-1]) for s in util.values()] + [(r.sec + 1) * _NS for r in rollups]
+    ends = [int(s.times[-1]) for s in util.values()] + [r.t1_ns for r in rollups]
     late = over or (training is not None and max(ends) > training[1] + LATE_NS)
     facts = [f"{now:.0f}% now"] if now is not None and not late else []
     facts += [f"{mean:.0f}% mean"] if mean is not None else []
@@ -132,8 +132,8 @@ def util_of(
     for rollup in rollups:
         seconds.setdefault(rollup.uuid, []).append(rollup)
     for rows in seconds.values():
-        begins = np.asarray([row.sec for row in rows], np.int64) * _NS
-        ends = begins + _NS
+        begins = np.asarray([row.t0_ns for row in rows], np.int64)
+        ends = np.asarray([row.t1_ns for row in rows], np.int64)
         means.append(series.mean_by_bin(begins, ends, [row.mean for row in rows], axis))
         peaks.append(series.peak_by_bin(begins, ends, [row.hi for row in rows], axis))
     if not means:
@@ -200,4 +200,4 @@ def cpu_chart(
     facts = [] if over else [f"{busy:.1f} of {allowed} cores now"]
     of = f" of {allowed} cores" if over else ""
     facts += [f"{mean:.0f}% mean{of}"] if mean is not None else []
-    return Chart("CPU used by this run", "cpu", area, None, tuple(facts))
+    return Chart("CPU of this run", "cpu", area, None, tuple(facts))

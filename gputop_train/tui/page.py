@@ -48,11 +48,13 @@ class Page(Screen[None]):
     Attributes:
         NAME: As in `pages.PAGES` and `View.page`.
         KEYS: The page's own keys with their meanings, for the bottom row.
+        COPIES: What `to_copy` of the page gives, in a word.
     """
 
     AUTO_FOCUS = ""
     NAME: ClassVar[str] = ""
     KEYS: ClassVar[tuple[tuple[str, str], ...]] = ()
+    COPIES: ClassVar[str] = "advice"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("tab", "app.turn(1)", "next page", show=False),
         Binding("shift+tab", "app.turn(-1)", "previous page", show=False),
@@ -69,7 +71,7 @@ class Page(Screen[None]):
         self._notice = Notice(id="notice")
         self._keys = Keys(id="keys")
         self._tabs.current = self.NAME
-        self._keys.own = self.KEYS
+        self._keys.own, self._keys.copies = self.KEYS, self.COPIES
 
     def compose(self) -> ComposeResult:
         """Header, names of the pages, body, notice, keys."""

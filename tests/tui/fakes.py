@@ -297,7 +297,7 @@ def no_gpu(view: View) -> Snapshot:
         elapsed_s=41.0,
         diagnosis=Diagnosis("verdict", False, loading),
         chart=Chart(
-            "CPU used by this run",
+            "CPU of this run",
             "cpu",
             Series("cpu", busy, busy),
             None,

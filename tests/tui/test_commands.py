@@ -71,6 +71,18 @@ async def test_pages_themes_and_the_keys_of_the_page_in_front_are_found() -> Non
                     assert made.action in titles.values(), made
 
 
+async def test_the_bar_names_what_is_copied_on_each_page() -> None:
+    app = app_of("starved", run=RUN)
+    async with app.run_test(size=(240, 40)) as pilot:
+        await settle(pilot)
+        for name, page in pages.by_name().items():
+            app.action_page(name)
+            await until(pilot, lambda name=name: app.screen is app.front and name == app.front.NAME)
+            words = f" y copy {page.COPIES} "
+            await until(pilot, lambda words=words: any(words in line for line in lines(app)[-1:]))
+            assert (page.COPIES == "advice") == ("to_copy" not in vars(page))
+
+
 async def test_a_command_chosen_by_name_does_what_the_key_does() -> None:
     app = app_of("starved", run=RUN)
     async with app.run_test(size=SIZE) as pilot:

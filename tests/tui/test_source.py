@@ -309,7 +309,7 @@ def test_median_and_p95_are_of_the_window_whatever_way_it_is_read(
 def test_every_page_is_read_for_and_loaded_by_name() -> None:
     assert set(gather.GATHERERS) == set(pages.names()) - {"overview", "log"}
     assert all(callable(gather.gatherer(name)) for name in gather.GATHERERS)
-    assert all(page.NAME == name for name, page in pages.by_name().items())
+    assert all(name == page.NAME for name, page in pages.by_name().items())
 
 
 @pytest.mark.parametrize("page", pages.names())

@@ -285,6 +285,30 @@ def gpu_of(exposed: dict[str, int], dry: float | None, labels: dict[str, int]) -
     return rows[at][8:108], rows[at + 1].strip()
 
 
+def test_interruptions_lie_where_they_were_in_the_step() -> None:
+    slow = step({"backward": 60 * MS, "checkpoint": 30 * MS, "eval": 10 * MS})
+    pauses = [
+        Interval(0, "checkpoint", slow.t0_ns + 20 * MS, slow.t0_ns + 50 * MS),
+        Interval(0, "eval", slow.t0_ns + 90 * MS, slow.t0_ns + 100 * MS),
+    ]
+    row = step_row(slow, medians([slow]), slow.wall_ns, pauses)
+    rows = detail_rows(row, StepsView(), 109, 10, ASCII)
+    lanes = [[span for span in row if span[0].strip()] for row in rows]
+    (when,) = [spans for spans in lanes if spans and spans[0][0].strip() == "when"]
+    assert [(text.strip(), ink) for text, ink in when[1:]] == [
+        ("-" * 20, "faint"),
+        ("#" * 30, "checkpoint"),
+        ("-" * 40, "faint"),
+        ("#" * 10, "eval"),
+    ]
+    plain = step_row(slow, medians([slow]), slow.wall_ns)
+    assert not any(
+        text.strip() == "when"
+        for row in detail_rows(plain, StepsView(), 109, 10, ASCII)
+        for text, _ in row[:1]
+    )
+
+
 PARTS = {"data_wait": 50 * MS, "forward": 20 * MS, "backward": 20 * MS, "gpu_wait": 10 * MS}
 
 

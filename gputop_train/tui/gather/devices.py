@@ -86,7 +86,7 @@ def devices_view(asked: Asked) -> DevicesView:
                 view,
                 util=_recent(
                     [(s.t_ns, s.util) for s in mine]
-                    or [((r.sec + 1) * NS, r.mean) for r in _of(rollups, uuid)],
+                    or [(r.t1_ns, r.mean) for r in _of(rollups, uuid)],
                     now,
                 ),
                 sm=_recent([(s.t_ns, s.sm) for s in gpm if s.uuid == uuid], now),

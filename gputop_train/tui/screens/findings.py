@@ -26,6 +26,7 @@ class FindingsPage(Page):
     """Shows a `FindingsView`; which claim is looked at lives here."""
 
     NAME = "findings"
+    COPIES = "finding"
     KEYS = (
         ("up/down", "verdict"),
         ("pgup/pgdn", "scroll"),

@@ -23,6 +23,7 @@ class LinesPage(Page):
     """Shows a `LinesView`; where the reader is lives here and nowhere else."""
 
     NAME = "lines"
+    COPIES = "place"
     KEYS = (
         ("n/N", "next costliest"),
         ("g", "verdict's line"),

@@ -29,6 +29,7 @@ class StepsPage(Page):
     """Follows the newest step until another one is selected; then the rows are held."""
 
     NAME = "steps"
+    COPIES = "step"
     KEYS = (("o", "order"), ("enter", "detail"), ("home", "follow"))
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", "up", show=False),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len
 
-from gputop_train.tui.paint import Glyphs, Row, Span, clip, fit, meter, width_of
+from gputop_train.tui.paint import Glyphs, Row, Span, clip, fit, meter, width_of, wrap
 from gputop_train.tui.snapshot import Snapshot
 from gputop_train.tui.text import byte_unit, duration, gib, size
 from gputop_train.tui.views.devices import DevicesView, GpuView, Quantity
@@ -16,6 +16,8 @@ from gputop_train.tui.widgets.strips import strip, strips, time_axis
 
 #: What is not measured, and what a MIG instance does not have.
 DASH, NOT_OF_MIG = "-", "n/a"
+#: From this many rows on why there is no GPU may take two of them.
+_ROOMY = 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,8 @@ def _no_gpu(
     snap: Snapshot, view: DevicesView, _cursor: int, width: int, height: int, glyphs: Glyphs
 ) -> list[Row]:
     why = view.missing or "No GPU readings: this run uses none, as far as is known."
-    rows: list[Row] = [fit([(f" {why}", "muted")], width, glyphs), ()]
+    said = wrap(why, width - 2, 2 if height >= _ROOMY else 1, glyphs)
+    rows: list[Row] = [*(fit([(f" {text}", "muted")], width, glyphs) for text in said), ()]
     if view.host is None:
         return [*rows, ((" The machine has not been read yet.", "muted"),)]
     return [*rows, *host_rows(snap, view.host, width, height - len(rows), glyphs)]

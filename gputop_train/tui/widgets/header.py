@@ -73,7 +73,9 @@ def _left(snap: Snapshot) -> list[Span]:
     if told is None:
         return []
     of = f"{count(told.done)}/{count(told.total)}"
-    spans: list[Span] = [(f"{told.unit} ", "muted"), (of, "text")]
+    # Its steps may be counted late, or be other ones than those counted here.
+    whose = "script's " if told.unit == "step" else ""
+    spans: list[Span] = [(f"{whose}{told.unit} ", "muted"), (of, "text")]
     if told.left_s is None:
         return spans
     if told.whole:

@@ -27,7 +27,7 @@ def host_rows(
         _row("disks", _pair("read", host.disk_read, "write", host.disk_write), width, glyphs),
         _row("network", _pair("in", host.net_rx, "out", host.net_tx), width, glyphs),
         _row("/dev/shm", _shm(host), width, glyphs),
-        _row("pressure", _pressure(host), width, glyphs),
+        _row("pressure", _pressure(host, width), width, glyphs),
     ]
     # The cores one by one take what the facts and a chart leave.
     spare = height - 1 - len(facts)
@@ -126,14 +126,25 @@ def _shm(host: HostDevices) -> list[Span]:
     return [(f"{size(host.shm_used)} of {size(host.shm_total)}", "warn" if tight else "text")]
 
 
-def _pressure(host: HostDevices) -> list[Span]:
+#: What the percentages are of, from the longest on.
+_PRESSURE_WORDS = (
+    "of the last 10 s some task was held up",
+    "of the last 10 s tasks were held up",
+    "of 10 s held up",
+    "of 10 s",
+)
+
+
+def _pressure(host: HostDevices, width: int) -> list[Span]:
     """Pressure stall information: the part of the last 10 s in which some task was held up."""
     if not host.psi:
         return [("not measured", "faint")]
     spans: list[Span] = []
     for name, value in host.psi:
         spans.append((f"{name} {value:.0f}%   ", "warn" if value >= PRESSED else "text"))
-    return [*spans, ("of the last 10 s some task was held up", "muted")]
+    room = width - gutter(width) - width_of(spans)
+    fits = (words for words in _PRESSURE_WORDS if len(words) <= room)
+    return [*spans, (next(fits, ""), "muted")]
 
 
 def host_short(host: HostDevices, width: int, glyphs: Glyphs) -> Row:

@@ -17,7 +17,7 @@ LIVE = (
     ("c", "compare"),
     ("space", "freeze"),
     ("e", "evidence"),
-    ("y", "copy advice"),
+    ("y", "copy"),
     ("+/-", "window"),
     ("s", "screenshot"),
     ("ctrl+p", "commands"),
@@ -32,7 +32,7 @@ REPLAY = (
     ("e", "evidence"),
     ("t", "settings"),
     ("c", "compare"),
-    ("y", "copy advice"),
+    ("y", "copy"),
     ("+/-", "window"),
     ("s", "screenshot"),
 )
@@ -43,6 +43,7 @@ def keys_row(
     glyphs: Glyphs,
     *,
     replay: bool = False,
+    copies: str = "advice",
     own: Sequence[tuple[str, str]] = (),
     pages: Sequence[tuple[str, str]] = (),
     without: Collection[str] = (),
@@ -53,12 +54,17 @@ def keys_row(
         width: Cells.
         glyphs: The alphabet.
         replay: Whether this is a replay.
+        copies: What is copied.
         own: Keys of the page in front; they come before those that work everywhere.
         pages: Key and name of each page.
         without: Keys that do nothing here.
     """
     known = REPLAY if replay else LIVE
-    everywhere = [pair for pair in known if pair[0] not in without]
+    everywhere = [
+        (key, f"{meaning} {copies}" if key == "y" else meaning)
+        for key, meaning in known
+        if key not in without
+    ]
     turn = ((f"{pages[0][0]}-{pages[-1][0]}", "pages"),) if len(pages) > 1 else ()
     spans: list[Span] = []
     room = width + 1  # no blank is needed after the last
@@ -80,6 +86,7 @@ class Keys(Panel):
     pages: Sequence[tuple[str, str]] = ()
     without: Collection[str] = ()
     replay = False
+    copies = "advice"
 
     def rows(self, snapshot: Snapshot, width: int, height: int) -> list[Row]:
         """One row."""
@@ -94,6 +101,7 @@ class Keys(Panel):
             width,
             self.glyphs,
             replay=replay,
+            copies=self.copies,
             own=self.own,
             pages=self.pages,
             without=self.without,

@@ -2,11 +2,13 @@
 
 The store has how long each kind of time was in a step, and how long the GPU idled in each kind of
 wait, not in which order; so both bars are grouped by kind, and the GPU's lies under the host's.
+Interruptions alone are kept with their times: a lane of its own shows when in the step they were.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 from rich.cells import cell_len
 
@@ -18,7 +20,7 @@ from gputop_train.tui.widgets.stepbar import bar_of, cells_of, names_under
 #: Cells left of the bars.
 HEAD = 8
 #: Rows at most.
-HEIGHT = 9
+HEIGHT = 10
 #: The GPU's idle time in a kind of wait is named from this share of the step on.
 IDLE_SHARE = 0.005
 
@@ -44,6 +46,8 @@ def detail_rows(
         rows.append(_lane("", names_under(row.parts, cells, room), width, glyphs))
     if row.idle is not None and cells:
         rows.append(_lane("GPU", _gpu(row, cells, glyphs), width, glyphs))
+    if cells and (when := _when(row, room, glyphs)):
+        rows.append(_lane("when", when, width, glyphs))
     rows += [
         fit([(" " * HEAD, "text"), (text, "muted")], width, glyphs)
         for text in wrap(_gpu_words(row, view), room, 2, glyphs)
@@ -107,6 +111,22 @@ def reason_text(reason: Reason, *, more: bool = True, short: bool = False) -> st
 
 def _lane(name: str, spans: Sequence[Span], width: int, glyphs: Glyphs) -> Row:
     return fit([(f" {name}".ljust(HEAD), "text"), *spans], width, glyphs)
+
+
+def _when(row: StepRow, room: int, glyphs: Glyphs) -> list[Span]:
+    """The step from its begin to its end, with the interruptions where they were."""
+    if not row.pauses or row.wall_ms <= 0:
+        return []
+    inks = [""] * room
+    for pause in row.pauses:
+        first = min(room - 1, max(0, int(pause.begin_ms / row.wall_ms * room)))
+        last = min(room, max(first + 1, round(pause.end_ms / row.wall_ms * room)))
+        inks[first:last] = [pause.label] * (last - first)
+    spans: list[Span] = []
+    for label, cells in groupby(inks):
+        size = sum(1 for _ in cells)
+        spans.append((glyphs.bar * size, label) if label else (glyphs.axis * size, "faint"))
+    return spans
 
 
 def _gpu(row: StepRow, cells: Sequence[int], glyphs: Glyphs) -> list[Span]:
