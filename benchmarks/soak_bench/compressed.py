@@ -1,9 +1,9 @@
 """Days in our own time: a real supervisor, its ring, store and judge, under a made clock.
 
-So that a month takes minutes, steps take 5 s, readings come each 10 s (as many as stay of them once
-they are ten minutes old), the supervisor ticks once a minute and judges each ten (a real one ticks
-twice a second and judges each 2 to 15 s). One training process a day follows the other, so that
-rings come and go.
+So that a month takes minutes, steps take 10 s, readings come each 10 s (as many as stay of them
+once they are ten minutes old), the supervisor ticks once a minute and judges each 30 (a real one
+ticks twice a second and judges each 2 to 15 s). One training process a day follows the other, so
+that rings come and go.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 from soak_bench.clock import SECOND_NS, Clock
 from soak_bench.proc import held, size_mb
 
-TICK_NS, JUDGE_NS, DAY_S = 60 * SECOND_NS, 600 * SECOND_NS, 86_400
+TICK_NS, JUDGE_NS, DAY_S = 60 * SECOND_NS, 1_800 * SECOND_NS, 86_400
 #: Samples of ourselves, and the text a training prints.
 SAMPLE_S, TEXT = 1_800, b"epoch 3 step 00000000 loss 0.1234 lr 0.0001 tokens/s 12345.6\n"
 #: Lines a minute: a month of them is more than the log keeps.

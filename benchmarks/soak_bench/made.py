@@ -18,7 +18,7 @@ from supervisor_bench import load
 from soak_bench.clock import SECOND_NS
 
 #: A step of a large model, a save after so many of them, and the readings beside them.
-STEP_NS, SAVE_EVERY, READ_NS = 5 * SECOND_NS, 120, 10 * SECOND_NS
+STEP_NS, SAVE_EVERY, READ_NS = 10 * SECOND_NS, 60, 10 * SECOND_NS
 WORKERS = 4
 
 

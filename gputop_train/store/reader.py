@@ -27,7 +27,7 @@ from gputop_train.model import (
     Site,
     UtilSample,
 )
-from gputop_train.store import counters
+from gputop_train.store import counters, retention
 from gputop_train.store.codec import Codecs, RecordCodec
 from gputop_train.store.errors import StoreError
 from gputop_train.store.rollup import (
@@ -237,14 +237,25 @@ class RunReader(StepReader):
         return self._session.guard(read)
 
     def util_rollups(self, t0_ns: int | None = None, t1_ns: int | None = None) -> list[UtilRollup]:
-        """Utilisation by second, for the whole run, for seconds that lie in the window."""
-        make = _maker(UtilRollup)
-        lo, hi = self._window(t0_ns, t1_ns)
-        last = second(hi) if self._until_ns == MAX_NS else second(min(hi, self._until_ns)) - 1
+        """Utilisation by second, for the whole run, for seconds that lie in the window.
+
+        Old seconds are summed up in longer buckets; what lies in the window then is their end.
+        """
+        query = "SELECT value FROM meta WHERE key = 'thinned_to_ns'"
+        told = self._all(query, (), lambda row: msgspec.json.decode(row[0], type=dict[str, int]))
+        marks = told[0] if told else {}
+        convert = msgspec.convert
+
+        def make(uuid: str, row: Row) -> UtilRollup:
+            sec, n, mean, lo, hi = convert(row, tuple[int, int, float, float, float])
+            return UtilRollup(uuid, sec, n, mean, lo, hi, retention.bucket_s(marks, sec))
+
+        since, until = self._window(t0_ns, t1_ns)
+        last = second(until) if self._until_ns == MAX_NS else second(min(until, self._until_ns)) - 1
         found = self._by_device(
             "SELECT sec, n, mean, lo, hi FROM util_rollup WHERE dev = ? AND sec BETWEEN ? AND ?",
-            (second(lo), last),
-            lambda uuid, row: make((uuid, *row)),
+            (second(since), last),
+            make,
         )
         return sorted(found, key=attrgetter("sec", "uuid"))
 

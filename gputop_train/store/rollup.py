@@ -15,15 +15,16 @@ SECOND_NS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class StepRollup:
-    """The steps of one rank that ended within one second.
+    """The steps of one rank that ended within one second; of old ones within a longer bucket.
 
     Attributes:
-        sec: The second of ``CLOCK_MONOTONIC`` the steps ended in.
+        sec: The second of ``CLOCK_MONOTONIC`` the last of the steps ended in.
         n: Steps.
         first_idx: Index of the first of them.
         t0_ns: Begin of the first step; lies before the second when a step is longer than that.
         t1_ns: End of the last step.
-        min_ns: Shortest wall time of a step; ``max_ns`` and ``median_ns`` likewise.
+        min_ns: Shortest wall time of a step; ``max_ns`` and ``median_ns`` likewise. The median of
+            a longer bucket is that of its seconds' medians, each weighed by its steps.
         labels: Host wall nanoseconds by label, summed; all labels of the model are present.
         exposed: ``label -> (GPU idle ns, wall ns of the steps that measured it)``; ``None`` when no
             step carried events. Divide the two for a share.
@@ -60,7 +61,12 @@ class StepRollup:
 
 @dataclass(frozen=True, slots=True)
 class UtilRollup:
-    """The driver's utilisation samples of one device within one second, percent."""
+    """The driver's utilisation samples of one device within one second, percent.
+
+    Attributes:
+        sec: The second; of several, the last.
+        seconds: How many seconds are summed up: old ones come in longer buckets.
+    """
 
     uuid: str
     sec: int
@@ -68,6 +74,17 @@ class UtilRollup:
     mean: float
     lo: float
     hi: float
+    seconds: int = 1
+
+    @property
+    def t0_ns(self) -> int:
+        """Begin of the time it tells of: buckets are aligned to the clock."""
+        return self.sec // self.seconds * self.seconds * SECOND_NS
+
+    @property
+    def t1_ns(self) -> int:
+        """End of the second, or of the last one."""
+        return (self.sec + 1) * SECOND_NS
 
 
 class LoaderDepth(NamedTuple):
@@ -173,3 +190,50 @@ def roll_up_util(samples: Sequence[UtilSample]) -> UtilRollup:
         lo=min(values),
         hi=max(values),
     )
+
+
+def merge(rollups: Sequence[StepRollup]) -> StepRollup:
+    """One rollup of several of a rank, which follow each other.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    if not rollups:
+        raise ValueError("nothing can be made of no rollups")
+    exposed: dict[str, tuple[int, int]] = {}
+    for rollup in rollups:
+        for label, (idle, wall) in (rollup.exposed or {}).items():
+            have = exposed.get(label, (0, 0))
+            exposed[label] = (have[0] + idle, have[1] + wall)
+    samples = [rollup.samples for rollup in rollups if rollup.samples is not None]
+    dry = [(rollup.dry, rollup.dry_n) for rollup in rollups if rollup.dry is not None]
+    dry_n = sum(n for _, n in dry)
+    return StepRollup(
+        rank=rollups[0].rank,
+        sec=rollups[-1].sec,
+        n=sum(rollup.n for rollup in rollups),
+        first_idx=rollups[0].first_idx,
+        t0_ns=min(rollup.t0_ns for rollup in rollups),
+        t1_ns=max(rollup.t1_ns for rollup in rollups),
+        min_ns=min(rollup.min_ns for rollup in rollups),
+        max_ns=max(rollup.max_ns for rollup in rollups),
+        median_ns=_weighed_median([(rollup.median_ns, rollup.n) for rollup in rollups]),
+        labels=sum_labels([rollup.labels for rollup in rollups]),
+        exposed=exposed if any(rollup.exposed is not None for rollup in rollups) else None,
+        micro=sum(rollup.micro for rollup in rollups),
+        samples=sum(samples) if len(samples) == len(rollups) else None,
+        dry=sum(value * n for value, n in dry) / dry_n if dry_n else None,
+        dry_n=dry_n,
+        syncs=sum(rollup.syncs for rollup in rollups),
+        measured_ns=sum(rollup.measured_ns for rollup in rollups),
+    )
+
+
+def _weighed_median(values: Sequence[tuple[int, int]]) -> int:
+    """The least value with half of the weight at or below it."""
+    below, half = 0, sum(weight for _, weight in values) / 2
+    for value, weight in sorted(values):
+        below += weight
+        if below >= half:
+            return value
+    return max(values)[0]

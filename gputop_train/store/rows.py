@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 import msgspec
 
 from gputop_train.model import Step, UtilSample
 from gputop_train.store.codec import Codecs
-from gputop_train.store.rollup import SECOND_NS, StepRollup, roll_up, roll_up_util
+from gputop_train.store.rollup import SECOND_NS, StepRollup, merge, roll_up, roll_up_util
 
 #: What is already there stays (a ring read twice) or gives way (a newer state), never fails.
 INSERT = {
@@ -149,11 +150,44 @@ def refresh_step_rollup(
         steps = [read_step(row, codecs) for row in found]
     if not steps:
         return
-    r = roll_up(steps)
+    _put_step_rollup(db, codecs, roll_up(steps))
+
+
+def merge_step_rollups(
+    db: sqlite3.Connection, codecs: Codecs, rank: int, span: tuple[int, int], size: int
+) -> None:
+    """Sums up a rank's rollups from one second to before another in buckets of ``size`` seconds."""
+    within = "step_rollup WHERE rank = ? AND sec >= ? AND sec < ?"
+    found = db.execute(f"SELECT * FROM {within} ORDER BY sec", (rank, *span)).fetchall()
+    for _, bucket in groupby(found, key=lambda row: row[1] // size):
+        several = [read_rollup(row, codecs) for row in bucket]
+        if len(several) > 1:
+            ends = (several[0].sec, several[-1].sec + 1)
+            db.execute(f"DELETE FROM {within}", (rank, *ends))
+            _put_step_rollup(db, codecs, merge(several))
+
+
+def merge_util_rollups(db: sqlite3.Connection, span: tuple[int, int], size: int) -> None:
+    """The same of utilisation, of every device."""
+    found = db.execute(
+        "SELECT dev, max(sec), sum(n), sum(mean * n) / sum(n), min(lo), max(hi) FROM util_rollup "
+        "WHERE dev IN (SELECT id FROM device) AND sec >= ? AND sec < ? "
+        f"GROUP BY dev, sec / {size:d} HAVING count(*) > 1",
+        span,
+    ).fetchall()
+    for dev, sec, *_ in found:
+        db.execute(
+            "DELETE FROM util_rollup WHERE dev = ? AND sec >= ? AND sec <= ?",
+            (dev, sec // size * size, sec),
+        )
+    db.executemany("INSERT INTO util_rollup VALUES (?, ?, ?, ?, ?, ?)", found)
+
+
+def _put_step_rollup(db: sqlite3.Connection, codecs: Codecs, r: StepRollup) -> None:
     labels, exposed = codecs.encode_labels(r.labels), codecs.encode_exposed(r.exposed)
     times = (r.n, r.first_idx, r.t0_ns, r.t1_ns, r.min_ns, r.max_ns, r.median_ns)
     rest = (r.micro, r.samples, r.dry, r.dry_n, r.syncs, r.measured_ns)
-    row = (rank, sec, *times, labels, exposed, *rest)
+    row = (r.rank, r.sec, *times, labels, exposed, *rest)
     db.execute(f"REPLACE INTO step_rollup VALUES ({', '.join('?' * len(row))})", row)
 
 

@@ -89,7 +89,7 @@ class RunWriter:
             }
             self._floor_sec, newest_sec = self._load_floors()
             self._seconds = Seconds(newest_sec)
-            self._util_floor_ns = retention.load_marks(self._db).get("util/10s", -(2**62))
+            self._load_marks()
         except files.DAMAGE as error:
             self._db.close()
             raise files.explain(error, self._path) from error
@@ -307,8 +307,9 @@ class RunWriter:
     def _is_current(self, rank: int, t1_ns: int) -> bool:
         """False for a step of a second whose steps are gone: its rollup is final."""
         query, sec = "SELECT 1 FROM step_rollup WHERE rank = ? AND sec = ?", second(t1_ns)
-        gone = sec < self._floor_sec.get(rank, 0)
-        return not gone or self._db.execute(query, (rank, sec)).fetchone() is None
+        gone, summed = sec < self._floor_sec.get(rank, 0), t1_ns < self._merged_ns
+        known = gone and (summed or self._db.execute(query, (rank, sec)).fetchone() is not None)
+        return not known
 
     def _prune(self, now_ns: int) -> None:
         for rank in retention.ranks(self._db, "step"):
@@ -316,7 +317,12 @@ class RunWriter:
                 self._db, rank, self._keep_ns, self._keep_steps
             )
         retention.prune_series(self._db, self._codecs, now_ns, self._keep_ns)
-        self._util_floor_ns = retention.load_marks(self._db)["util/10s"]
+        self._load_marks()
+
+    def _load_marks(self) -> None:
+        marks = retention.load_marks(self._db)
+        names = ("util/10s", "step_rollup/10s")
+        self._util_floor_ns, self._merged_ns = (marks.get(name, -(2**62)) for name in names)
 
     def _transact(self, work: Callable[[], None]) -> None:
         try:
