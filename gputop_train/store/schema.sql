@@ -1,6 +1,8 @@
 -- Store of one run, schema 1. Times are CLOCK_MONOTONIC nanoseconds of the training host (run.json maps them
 -- to wall time). "body" blobs are msgpack arrays of a record's fields; meta "layout" names the fields in their
 -- order, so that an older or newer version reads them right.
+-- A store whose tables differ from these, comments and blanks apart, is refused (files.py): a change of one
+-- needs a new user_version, and the old form known there.
 -- "Newest minutes": see retention.py for every age and bucket below.
 PRAGMA application_id = 1196446804;  -- "GPTT"
 PRAGMA user_version = 1;

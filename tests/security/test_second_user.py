@@ -122,6 +122,21 @@ def test_who_swaps_the_name_as_fast_as_they_can_wins_nothing(shared: Path, tmp_p
     assert made or refused
 
 
+def test_a_python_run_as_another_user_finds_the_probes_directory_shut_and_goes_on(
+    tmp_path: Path,
+) -> None:
+    probe = tmp_path / "probe"
+    probe.mkdir(mode=0o700)
+    (probe / "sitecustomize.py").write_text("print('imported')")
+    code = """
+import os, subprocess, sys
+environ = {**os.environ, "PYTHONPATH": sys.argv[1]}
+done = subprocess.run([sys.executable, "-c", "print('went on')"], env=environ, capture_output=True)
+print(done.stdout, done.stderr, done.returncode)
+"""
+    assert run_as_nobody(code, str(probe)).stdout == "b'went on\\n' b'' 0\n"
+
+
 @pytest.fixture
 def theirs() -> Iterator[subprocess.Popen[str]]:
     """A process of a second user."""
