@@ -51,9 +51,9 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Plain:
 
 
 def test_supervisors_and_screens_may_all_be_killed_under_one_training(
-    tmp_path: Path, bare: Plain
+    tmp_path: Path,
 ) -> None:
-    gate = tmp_path / "gate"
+    bare, gate = plain(tmp_path, 100, 0), tmp_path / "gate"
     with world(tmp_path) as here:
         here.script(TRAINING)
         with screen(here, *bare.arguments(0.0, gate, 60)) as first:

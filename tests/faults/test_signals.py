@@ -31,7 +31,7 @@ MINUTE_S = 60.0
 
 
 def test_a_stopped_supervisor_stops_nothing_and_what_it_missed_is_counted(tmp_path: Path) -> None:
-    steps, gate = 25_000, tmp_path / "gate"  # 8 words each: more than the ring's 131,072
+    steps, gate = 17_500, tmp_path / "gate"  # 8 words each: more than the ring's 131,072
     with world(tmp_path) as here:
         arguments = ["--steps", str(steps), "--step-ms", "0", "--until", str(gate)]
         front = here.start("--no-tui", str(RING_TRAINER), *arguments)

@@ -133,17 +133,6 @@ def test_closing_the_window_leaves_training_alone(here: World, screens: list[Scr
     assert here.exit_json()["exit_code"] == 5
 
 
-def test_killing_the_screen_leaves_training_alone(here: World, screens: list[Screen]) -> None:
-    screens.append(Screen(here, "train.py"))
-    screens[0].read_until(b"\x1b[?1049h")
-    here.wait_for_output(b"ready")
-    os.kill(screens[0].pid, signal.SIGKILL)
-    os.waitpid(screens[0].pid, 0)
-    assert not here.gone()
-    (here.place / "leave").touch()
-    assert here.exit_json()["exit_code"] == 5
-
-
 def test_a_script_that_reads_the_keyboard_is_told_to_run_without_the_screen(
     here: World, screens: list[Screen]
 ) -> None:
