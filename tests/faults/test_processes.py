@@ -176,7 +176,7 @@ def all_there(here: World, bare: Plain, fault: str, said: str = "") -> None:
 
 @pytest.mark.long
 def test_a_thousand_steps_a_second(tmp_path: Path) -> None:
-    bare = plain(tmp_path, 60_000, 0)
+    bare = plain(tmp_path, 30_000, 0)
     with world(tmp_path) as here:
         here.script(TRAINING)
         watched(here, *bare.arguments())

@@ -81,7 +81,7 @@ def plain(place: Path, steps: int, workers: int, text: str = TRAINING) -> Plain:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env=clean,
-        timeout=300,
+        timeout=1500,
         check=False,
     )
     assert done.returncode == EXIT_CODE, done.stdout
