@@ -136,7 +136,8 @@ class Scratch:
 def sweep(root: Path) -> list[Path]:
     """End and remove what trials left whose owner was killed; return what was removed."""
     removed = []
-    for base in dict.fromkeys((root, *_local_bases())):
+    # A local base that is not ours alone was made by somebody else, with what they like in it.
+    for base in dict.fromkeys((root, *filter(paths.is_private_dir, _local_bases()))):
         for place in _trials(base):
             with _abandoned(place) as yes:
                 if yes:

@@ -19,6 +19,7 @@ from gputop_train.launch import identity
 from gputop_train.launch.outside import listing, remote
 from gputop_train.launch.outside.target import Refused, Target, arguments_of
 from gputop_train.probe.ring import UnsafeDirectory, check_directory
+from gputop_train.trial import scratch
 from gputop_train.tui import serving
 from tests.integration.test_serve import Served
 from tests.security.hostile import EVIL, disturbing
@@ -221,3 +222,16 @@ def test_a_runs_name_is_no_html_in_the_page_that_serves_it() -> None:
     finally:
         address.sock.close()
     assert "<img src=x" not in shown and "&lt;img src=x" in shown
+
+
+def test_a_trial_sweeps_no_directory_that_others_may_have_filled(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = own(shared) / ".trial-000000000000"
+    left.mkdir(parents=True, mode=0o700)
+    (left / "lock").touch()
+    monkeypatch.setattr(scratch, "_local_bases", lambda: [own(shared)])
+    own(shared).chmod(0o777)
+    assert scratch.sweep(shared) == [] and left.exists()
+    own(shared).chmod(0o700)
+    assert scratch.sweep(shared) == [left]
