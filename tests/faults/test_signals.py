@@ -33,10 +33,13 @@ MINUTE_S = 60.0
 def test_a_stopped_supervisor_stops_nothing_and_what_it_missed_is_counted(tmp_path: Path) -> None:
     steps, gate = 17_500, tmp_path / "gate"  # 8 words each: more than the ring's 131,072
     with world(tmp_path) as here:
-        arguments = ["--steps", str(steps), "--step-ms", "0", "--until", str(gate)]
+        begin = tmp_path / "begin"
+        arguments = ["--steps", str(steps), "--step-ms", "0"]
+        arguments += ["--after", str(begin), "--until", str(gate)]
         front = here.start("--no-tui", str(RING_TRAINER), *arguments)
         stopped = here.supervisor_pid()
         os.kill(stopped, signal.SIGSTOP)
+        begin.touch()
         here.wait_for_output(b"step %d\n" % (steps - 1))
         os.kill(stopped, signal.SIGCONT)
         wait_for(lambda: watching(here) == stopped, "the supervisor at work")

@@ -4,8 +4,8 @@ Started by the real launcher, it finds the probe beside itself as any script wou
 words of a loop (batch, backward, optimizer) with real times through the probe's own ring writer.
 
 Options: --steps N, --step-ms MS, --exit CODE, --rank R, --stubborn (ignore SIGINT and SIGTERM),
---marker FILE (written at the very end), --save-every N, --until FILE (after the loop, stay until FILE is
-there).
+--marker FILE (written at the very end), --save-every N, --after FILE (before the loop, wait until FILE is
+there), --until FILE (after the loop, stay until FILE is there).
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ def main() -> int:
     parser.add_argument("--stubborn", action="store_true")
     parser.add_argument("--marker")
     parser.add_argument("--save-every", type=int, default=0)
+    parser.add_argument("--after")
     parser.add_argument("--until")
     args = parser.parse_args()
     if args.stubborn:
@@ -78,6 +79,8 @@ def main() -> int:
         wall_ns=time.time_ns(), mono_ns=time.monotonic_ns(),
     )  # fmt: skip
     print("ready", flush=True)
+    while args.after and not os.path.exists(args.after):
+        time.sleep(0.02)
     for step in range(args.steps):
         train_step(writer, args, step)
     writer.snapshot(snapshot(args.steps))
