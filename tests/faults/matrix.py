@@ -47,7 +47,7 @@ PROCESSES: tuple[Fault, ...] = (
         "kill -9: supervisor",
         "as without us",
         "nothing: the ring keeps minutes, and whoever comes next reads it on",
-        "`supervisor-replaced`; the report is made by the front or by `report` if nobody else did",
+        "front, screen or `attach` put another in its place; else `report` makes the report",
         ("faults/test_kills.py::test_supervisors_killed_at_random_moments", KILLED_TOGETHER),
     ),
     Fault(
