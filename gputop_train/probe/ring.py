@@ -6,9 +6,12 @@ process with SIGBUS at its next write; ``pwrite`` just fills it again.
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
+import sys
 from array import array
+from typing import Any
 
 MAGIC = b"GPUTOPR1"
 VERSION = 1
@@ -34,6 +37,39 @@ def check_directory(path: str) -> None:
         raise UnsafeDirectory("unsafe runtime directory " + path)
 
 
+def _check_limit(end: int, limit: int | None) -> None:
+    """Refuse what RLIMIT_FSIZE forbids.
+
+    The kernel would do so with SIGXFSZ as well, which ends a process that takes it as it comes:
+    Python ignores it, a script may have put the default back.
+    """
+    if limit is not None and end > limit:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+
+
+def _first_limit() -> int | None:
+    """RLIMIT_FSIZE in bytes; None where there is none, or it cannot be read."""
+    try:
+        with open("/proc/self/limits", "rb") as stream:
+            line = next(line for line in stream if line.startswith(b"Max file size"))
+        return int(line.split()[3])
+    except (OSError, ValueError, IndexError, StopIteration):
+        return None
+
+
+def _limit_by_script() -> int | None:
+    """The same later: only a script that has ``resource`` can have changed it.
+
+    Not imported here, where a file of that name beside the script would be run in its stead.
+    """
+    module: Any = sys.modules.get("resource")
+    read: Any = getattr(module, "getrlimit", None)
+    if type(read) is not type(len):
+        return None
+    limit: int = read(module.RLIMIT_FSIZE)[0]
+    return limit if limit >= 0 else None
+
+
 class RingWriter:
     """One process's ring file."""
 
@@ -56,10 +92,11 @@ class RingWriter:
         self.head = 0
         self._sequence = 0
         self._data = HEADER + snapshot_bytes
+        size = self._data + words * 8
+        _check_limit(size, _first_limit())
         temporary = "%s.tmp%d" % (path, pid)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
         self._fd = os.open(temporary, flags, 0o600)
-        size = self._data + words * 8
         try:
             # Blocks are taken now, so that a full disk is an error here and not later.
             os.posix_fallocate(self._fd, 0, size)
@@ -84,19 +121,19 @@ class RingWriter:
             count = self.capacity
         slot = self.head % self.capacity
         first = min(count, self.capacity - slot)
-        os.pwrite(self._fd, data[: first * 8], self._data + slot * 8)
+        self._put(data[: first * 8], self._data + slot * 8)
         if first < count:
-            os.pwrite(self._fd, data[first * 8 :], self._data)
+            self._put(data[first * 8 :], self._data)
         self.head += count
-        os.pwrite(self._fd, _U64.pack(self.head), 64)
+        self._put(_U64.pack(self.head), 64)
 
     def beat(self, t_ns: int, lost: int) -> None:
         """Heartbeat and the number of words the queue dropped."""
-        os.pwrite(self._fd, _U64.pack(t_ns) + _U64.pack(lost), 72)
+        self._put(_U64.pack(t_ns) + _U64.pack(lost), 72)
 
     def set_state(self, state: int) -> None:
         """RUNNING, FINISHED or FAILED."""
-        os.pwrite(self._fd, _U32.pack(state), 88)
+        self._put(_U32.pack(state), 88)
 
     def control(self) -> int:
         """The mailbox word a reader wrote; 0 when unreadable."""
@@ -113,10 +150,14 @@ class RingWriter:
         if len(body) > self.snapshot_bytes - 8:
             return False
         self._sequence = (self._sequence + 2) & 0xFFFFFFFF
-        os.pwrite(self._fd, _U32.pack(self._sequence - 1) + _U32.pack(len(body)), HEADER)
-        os.pwrite(self._fd, body, HEADER + 8)
-        os.pwrite(self._fd, _U32.pack(self._sequence), HEADER)
+        self._put(_U32.pack(self._sequence - 1) + _U32.pack(len(body)), HEADER)
+        self._put(body, HEADER + 8)
+        self._put(_U32.pack(self._sequence), HEADER)
         return True
+
+    def _put(self, data: bytes, offset: int) -> None:
+        _check_limit(offset + len(data), _limit_by_script())
+        os.pwrite(self._fd, data, offset)
 
     def close(self) -> None:
         """Close the descriptor; the file stays for the reader."""
