@@ -213,6 +213,7 @@ class BaseApp(App[TuiResult]):
         if copy is None:
             self.say("There is nothing to copy here yet.")
             return
+        copy = copy._replace(text=clipboard.harmless(copy.text))
         where = write_private(self._run_dir, copy.name, copy.text)
         if len(copy.text.encode()) > clipboard.MOST_BYTES:
             kept = f" It is in {where}" if where else ""
@@ -222,7 +223,8 @@ class BaseApp(App[TuiResult]):
         self.say(f"{copy.what} copied; also in {where}" if where else f"{copy.what} copied.")
 
     def copy_to_clipboard(self, text: str) -> None:
-        """As Textual, and through tmux and GNU screen."""
+        """As Textual, and through tmux and GNU screen; nothing that would act where it is pasted."""
+        text = clipboard.harmless(text)
         super().copy_to_clipboard(text)
         if self._driver is not None and (wrapped := clipboard.wrapped(text)):
             self._driver.write(wrapped)

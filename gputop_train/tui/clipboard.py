@@ -14,6 +14,8 @@ import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from gputop_train.report.format import safe
+
 #: What common terminals still take; a larger text is in the file alone.
 MOST_BYTES = 64 * 1024
 #: Of one string in GNU screen (``MAXSTR`` of its ansi.c is 768 at the least).
@@ -32,6 +34,14 @@ class Copy(NamedTuple):
     what: str
     text: str
     name: str
+
+
+def harmless(text: str) -> str:
+    """Text of which nothing acts where it is pasted; line ends stay.
+
+    A recording may come from anyone, and an escape sequence ends what a shell takes for pasted.
+    """
+    return "\n".join(map(safe, text.split("\n")))
 
 
 def wrapped(text: str, environ: Mapping[str, str] | None = None) -> str:

@@ -72,7 +72,7 @@ class Recent:
 
     def steps(self, reader: RunReader, rank: int, t0: int, t1: int) -> list[Step]:
         """Steps of a rank that ended in the window, by end time."""
-        moving = self._steps.setdefault(rank, Moving(lambda step: step.t1_ns))
+        moving = self._steps.setdefault(rank, Moving(lambda step: step.t1_ns, 2 * _NS))
         return moving.read(lambda a, b: reader.steps(a, b, rank=rank), t0, t1)
 
     def ending(self, reader: RunReader, rank: int, ends: Sequence[int]) -> dict[int, Step]:
@@ -103,7 +103,7 @@ class Recent:
 
     def memory(self, reader: RunReader, rank: int | None, t0: int, t1: int) -> list[MemorySample]:
         """Memory of a rank."""
-        moving = self._memory.setdefault(rank, Moving(lambda sample: sample.t_ns))
+        moving = self._memory.setdefault(rank, Moving(lambda sample: sample.t_ns, 2 * _NS))
         return moving.read(lambda a, b: reader.memory(a, b, rank=rank), t0, t1)
 
     def util(self, reader: RunReader, t0: int, t1: int) -> dict[str, Samples]:

@@ -10,6 +10,7 @@ from rich.style import Style
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
+from gputop_train.report.format import printable
 from gputop_train.tui.clipboard import Copy
 from gputop_train.tui.page import Page
 from gputop_train.tui.paint import Glyphs
@@ -93,7 +94,11 @@ class LinesPage(Page):
         file = file_of(view, self._looking) if view is not None else None
         if view is None or file is None:
             return None
-        return Copy("Place", f"{file.path}:{abs(cursor_of(view, file, self._looking))}", "line.txt")
+        return Copy(
+            "Place",
+            f"{printable(file.path)}:{abs(cursor_of(view, file, self._looking))}",
+            "line.txt",
+        )
 
     # Keys
 

@@ -8,6 +8,7 @@ from pathlib import PurePath
 from rich.cells import cell_len
 
 from gputop_train.model import Advice, Diagnosis, Finding, Gain, Where
+from gputop_train.report.format import printable
 from gputop_train.tui.facts import brief, card_facts, pack, without_exponents
 from gputop_train.tui.paint import Glyphs, Row, Span, fit, plain, spread
 from gputop_train.tui.snapshot import Snapshot
@@ -347,7 +348,7 @@ def advice_block(snap: Snapshot) -> str:
     lines += [f"do: {text}" for text in advice_texts(finding.advice)]
     if finding.gain is not None:
         lines.append(f"gain: {gain_text(finding.gain)}")
-    return "\n".join(lines) + "\n"
+    return "\n".join(map(printable, lines)) + "\n"
 
 
 def card_height(snap: Snapshot, width: int, glyphs: Glyphs) -> int:
