@@ -203,8 +203,9 @@ def test_a_worker_that_torchrun_restarts_is_the_same_rank_again(here):
     )
     launcher = ("-m", "torch.distributed.run", "--nproc-per-node=1", "--max-restarts=1")
     words = (sys.executable, *launcher, "--master-port=29741", "train.py")
-    done = here.run("--json", "report.json", "--", *words)
-    assert done.returncode == 0, done.stderr
+    process = here.start("--json", "report.json", "--", *words)
+    _, said = process.communicate(timeout=240)
+    assert process.returncode == 0, said
     report = json.loads((here.place / "report.json").read_bytes())
     assert (report["run"]["attempts"], report["steps"]["count"]) == (2, 100)
     assert report["time"]["shares"]["restart"] > 0.5

@@ -7,6 +7,7 @@ or one process as ``proctrack/pgid`` does. benchmarks/slurm.py has the real one.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.test_launch_screen import Screen
 from tests.launching import World, world
 
 SCRIPT = """
@@ -82,6 +84,29 @@ def test_as_pid_1_neither_a_hangup_nor_a_lost_reader_ends_the_training(here):
         outer.kill()
         outer.communicate()
     assert outer.returncode == 5
+
+
+@needs_namespaces
+def test_as_pid_1_leaving_the_screen_goes_on_in_plain_lines(here):
+    unshare = [shutil.which("unshare"), "-pf", "--mount-proc", "--kill-child"]
+    whole = [*unshare, *here.command(*arguments(here))]
+    here.command = lambda *_: whole
+    screen = Screen(here)
+    try:
+        screen.read_until(b"\x1b[?1049h")
+        here.wait_for_output(b"ready")
+        os.write(screen.fd, b"q")
+        screen.read_until(b"detach")
+        os.write(screen.fd, b"d")
+        screen.read_until(b"Leaving would end the training")
+        assert not (here.run_dir() / "exit.json").exists()
+        (here.place / "stop").touch()
+        assert screen.leave() == 5
+    finally:
+        with contextlib.suppress(OSError):
+            os.kill(screen.pid, signal.SIGKILL)
+            os.waitpid(screen.pid, 0)
+        os.close(screen.fd)
 
 
 @pytest.fixture
