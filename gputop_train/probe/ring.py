@@ -22,6 +22,7 @@ WORDS = 1 << 17  # 1 MiB: about 13 s at 10,000 words/s, far more than a reader's
 _HEAD = struct.Struct("<8sIIIiQQQQiI")
 _U64 = struct.Struct("<Q")
 _U32 = struct.Struct("<I")
+_NATIVE: Any = type(len)
 
 RUNNING, FINISHED, FAILED = 0, 1, 2
 
@@ -64,7 +65,7 @@ def _limit_by_script() -> int | None:
     """
     module: Any = sys.modules.get("resource")
     read: Any = getattr(module, "getrlimit", None)
-    if type(read) is not type(len):
+    if type(read) is not _NATIVE:
         return None
     limit: int = read(module.RLIMIT_FSIZE)[0]
     return limit if limit >= 0 else None
