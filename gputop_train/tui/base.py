@@ -223,7 +223,7 @@ class BaseApp(App[TuiResult]):
         self.say(f"{copy.what} copied; also in {where}" if where else f"{copy.what} copied.")
 
     def copy_to_clipboard(self, text: str) -> None:
-        """As Textual, and through tmux and GNU screen; nothing that would act where it is pasted."""
+        """As Textual, and through tmux and GNU screen; nothing that acts where it is pasted."""
         text = clipboard.harmless(text)
         super().copy_to_clipboard(text)
         if self._driver is not None and (wrapped := clipboard.wrapped(text)):
