@@ -17,8 +17,8 @@ import pytest
 from gputop_train.launch.logtail import MAX_WIDTH, LogTail
 from gputop_train.launch.printed import printed
 from tests.faults.matrix import told
-from tests.faults.training import lost_words, report
-from tests.launching import World, world
+from tests.faults.training import lost_words, report, screen
+from tests.launching import World, wait_for, world
 
 #: Each kind of flood, as a statement; ``w`` writes to stdout without a buffer.
 FLOODS = {
@@ -102,14 +102,17 @@ for value in model.state_dict().values():
     w(hashlib.sha256(value.numpy().tobytes()).hexdigest().encode())
 sys.exit(3)
 """
+FLOODED_SCRIPT = WRITER + FLOODED.replace(
+    "FLOODS",
+    "\n        ".join(f"if kind == {name!r}: {flood}" for name, flood in FLOODS.items()),
+)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", [*FLOODS, "100,000 lines/s"])
 def test_training_under_a_flood_is_the_same_to_a_bit(here: World, kind: str) -> None:
-    chosen = "\n        ".join(f"if kind == {name!r}: {flood}" for name, flood in FLOODS.items())
-    here.script(WRITER + FLOODED.replace("FLOODS", chosen))
+    here.script(FLOODED_SCRIPT)
     steps = "500" if kind == "100,000 lines/s" else "60"
     code, bare = bare_output(here, kind, steps)
     assert code == 3
@@ -123,6 +126,30 @@ def test_training_under_a_flood_is_the_same_to_a_bit(here: World, kind: str) -> 
     assert found["steps"]["count"] == int(steps)
     assert b"Traceback" not in (here.place / "said").read_bytes()
     told("floods of output", lost=lost_words(found), detail=kind)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", ["100,000 lines/s", "control sequences", "one line of 10 MB"])
+def test_a_screen_beside_a_flood_stays_and_the_training_is_the_same_to_a_bit(
+    here: World, kind: str
+) -> None:
+    here.script(FLOODED_SCRIPT)
+    steps = "300" if kind == "100,000 lines/s" else "60"
+    code, bare = bare_output(here, kind, steps)
+    assert code == 3
+    with screen(here, "train.py", kind, steps) as shown:
+        shown.shows()
+        shown.type(b"9")  # the page that shows what is printed
+        assert here.exit_json()["exit_code"] == 3
+        wait_for(here.gone, "the script's end")
+        shown.shows(b"exit code 3")
+        assert not shown.ended()
+    assert hash_of(here.output()) == hash_of(bare)
+    assert b"Traceback" not in shown.said and b"\x1b]0;title" not in shown.said
+    found = report(here)
+    assert (found["steps"]["count"], found["data_lost"]) == (int(steps), [])
+    told("floods of output", lost=lost_words(found), detail=f"{kind}, on the screen")
 
 
 @pytest.mark.long
