@@ -213,10 +213,24 @@ def hint_at_failure(run_dir: Path, run: Mapping[str, Any], voice: Voice) -> None
             f"The script ran with {python}, which has no torch. "
             "Activate the environment that has it, or name its interpreter with --python PATH."
         )
+    if _is_full(run_dir):
+        voice.say(
+            f"The disk of {run_dir} is full, so a print of the script may have failed and ended "
+            "it. Free some space there, or name another directory with --run-root."
+        )
     options = run.get("options")
     in_screen = isinstance(options, Mapping) and options.get("tui")
     if in_screen and (b"EOFError" in tail or b"BdbQuit" in tail):
         voice.say("Your script reads the keyboard, which the screen keeps. Run it with --no-tui.")
+
+
+def _is_full(directory: Path) -> bool:
+    """Whether not even a block is free, of disks that have blocks to count."""
+    try:
+        room = os.statvfs(directory)
+    except OSError:
+        return False
+    return room.f_blocks > 0 and room.f_bavail == 0
 
 
 def _tail(log: Path) -> bytes:

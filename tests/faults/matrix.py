@@ -187,7 +187,8 @@ FILES: tuple[Fault, ...] = (
         "disk full: what the script prints itself",
         "its own print fails, as with `cmd >file`",
         "what it could not print",
-        "what the script makes of it",
+        "The disk of DIR is full, so a print of the script may have failed and ended it. Free some "
+        "space there, or name another directory with --run-root.",
         (
             f"{DISK}::test_what_the_script_prints_itself_fails_as_into_any_file_on_a_full_disk",
             "integration/test_launch_failures.py"

@@ -126,6 +126,7 @@ def test_what_the_script_prints_itself_fails_as_into_any_file_on_a_full_disk(her
         assert (bare.returncode, watched.returncode) == (7, 7)
         assert watched.stdout == b"x" * len(watched.stdout)
         assert b"Traceback" not in watched.stderr
+        assert b"is full, so a print of the script may have failed" in watched.stderr
         told("disk full: what the script prints itself")
 
 
