@@ -31,6 +31,10 @@ class ReplaySource:
         Raises:
             StoreError: There is no store, or it cannot be read.
         """
+        with self._files.named_briefly():
+            return self._read(view)
+
+    def _read(self, view: View) -> Snapshot:
         files = self._files
         reader = files.reader()
         span = reader.span() if reader is not None else None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from gputop_train.launch import runs
 from gputop_train.launch.logtail import LogTail
+from gputop_train.store.errors import StoreError
 from gputop_train.store.reader import RunReader
 from gputop_train.tui import charts
 from gputop_train.tui.recent import Recent
@@ -28,6 +30,14 @@ class RunFiles:
         self.log = LogTail(run_dir / "output.log")
         self.recent = Recent()
         self._shape: tuple[tuple[object, ...], str] = ((), "")
+
+    @contextmanager
+    def named_briefly(self) -> Iterator[None]:
+        """Name the files of this directory without it in what goes wrong: there is one row."""
+        try:
+            yield
+        except StoreError as problem:
+            raise StoreError(str(problem).replace(f"{self.path}/", "")) from problem
 
     def refresh(self) -> None:
         """Read what launching writes late (the child's identity, the store's place)."""

@@ -60,6 +60,10 @@ class LiveSource:
         Raises:
             StoreError: The store is there and cannot be read.
         """
+        with self._files.named_briefly():
+            return self._read(view)
+
+    def _read(self, view: View) -> Snapshot:
         files = self._files
         files.refresh()
         exit_ = runs.read_json(files.path / "exit.json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ def readings(number: int, t: int, **more: Any) -> GpuSample:
 def eight(path: Path, *, lost: int | None = None, lost_after_s: int = 26) -> int:
     """Eight cards: the third slowed down by heat, the sixth shared, one lost if asked."""
     path.mkdir(parents=True, exist_ok=True)
-    run_json(path)
+    run_json(path, pid=os.getpid())
     with RunWriter(path / "run.sqlite") as writer:
         writer.add_steps(steps(SECONDS * 10))
         writer.set_meta("devices", [device(number) for number in range(8)])
@@ -128,7 +129,7 @@ def eight(path: Path, *, lost: int | None = None, lost_after_s: int = 26) -> int
 def mig(path: Path) -> int:
     """Two instances of one card: no utilisation, no power, no link."""
     path.mkdir(parents=True, exist_ok=True)
-    run_json(path)
+    run_json(path, pid=os.getpid())
     with RunWriter(path / "run.sqlite") as writer:
         writer.add_steps(steps(SECONDS * 10))
         writer.set_meta("devices", [device(number, mig=True) for number in range(2)])
@@ -163,7 +164,7 @@ def mig(path: Path) -> int:
 def no_gpu(path: Path, cores: int = 2) -> int:
     """A machine without a driver."""
     path.mkdir(parents=True, exist_ok=True)
-    run_json(path)
+    run_json(path, pid=os.getpid())
     with RunWriter(path / "run.sqlite") as writer:
         writer.add_steps(steps(SECONDS * 10))
         writer.set_meta(

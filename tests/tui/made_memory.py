@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def write(
 ) -> int:
     """Fill a store; ``grows`` is bytes a second. Returns its end."""
     path.mkdir(parents=True, exist_ok=True)
-    run_json(path)
+    run_json(path, pid=os.getpid())
     with RunWriter(path / "run.sqlite") as writer:
         writer.add_steps(steps(seconds * 10))
         state: dict[str, Any] = {"cuda": cuda(gpu), "held": HELD if gpu else None}

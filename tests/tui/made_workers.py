@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -48,7 +49,7 @@ def loader(workers: int, *, number: int = 1, feeds: bool = True) -> Loader:
 def write(path: Path, workers: int = 4, *, loaders: int = 1) -> int:
     """Fill a store; returns its end."""
     path.mkdir(parents=True, exist_ok=True)
-    run_json(path)
+    run_json(path, pid=os.getpid())
     with RunWriter(path / "run.sqlite") as writer:
         writer.add_steps(steps(SECONDS * 10))
         writer.put_probe_state(0, {"cuda": cuda(False), "param_device": "cpu"}, END)

@@ -7,6 +7,7 @@ One file a state and size, all pages below each other. Look at a changed one bef
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ def snapshot(snapshot: Any) -> Any:
 
 def one_gpu(path: Path) -> int:
     path.mkdir()
-    made_run.run_json(path)
+    made_run.run_json(path, pid=os.getpid())
     return made_run.write_store(path)
 
 

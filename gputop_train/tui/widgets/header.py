@@ -110,7 +110,7 @@ class Header(Panel):
         """One row."""
         return [header_row(snapshot, width, self.glyphs, frozen=self.frozen)]
 
-    def early_rows(self, width: int) -> list[Row]:
+    def early_rows(self, width: int, height: int) -> list[Row]:
         """What is going to be shown."""
         state = [(f"{self.glyphs.wait} reading the run ", "muted")]
         left = [(" gputop-train   ", "muted"), (self.title, "strong")]

@@ -92,7 +92,7 @@ class Keys(Panel):
         """One row."""
         return [self._row(width, replay=snapshot.replay is not None)]
 
-    def early_rows(self, width: int) -> list[Row]:
+    def early_rows(self, width: int, height: int) -> list[Row]:
         """The keys work from the beginning."""
         return [self._row(width, replay=self.replay)]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gputop_train.tui.paint import Glyphs, Row, Span, fit
+from gputop_train.tui.paint import Glyphs, Row, Span, fit, wrap
 from gputop_train.tui.snapshot import ReplayView, Snapshot
 from gputop_train.tui.text import duration
 from gputop_train.tui.widgets.panel import Panel
@@ -61,10 +61,10 @@ class Notice(Panel):
         """At most one row."""
         return notice_rows(snapshot, width, self.glyphs, message=self.message or self.lasting)
 
-    def early_rows(self, width: int) -> list[Row]:
+    def early_rows(self, width: int, height: int) -> list[Row]:
         """A message, such as why nothing can be read."""
-        said = self.message or self.lasting
-        return [fit([(f" {said}", "info")], width, self.glyphs)] if said else []
+        said = wrap(self.message or self.lasting, width - 2, height, self.glyphs)
+        return [fit([(f" {text}", "info")], width, self.glyphs) for text in said]
 
     def say(self, message: str) -> None:
         """Show a message instead, until `say` is called with nothing."""

@@ -26,10 +26,10 @@ class Panel(Board):
     def content(self, width: int, height: int) -> list[Row] | None:
         """What `rows` gives, once there is a snapshot."""
         if self._snapshot is None:
-            return self.early_rows(width)
+            return self.early_rows(width, height)
         return self.rows(self._snapshot, width, height)
 
-    def early_rows(self, width: int) -> list[Row] | None:
+    def early_rows(self, width: int, height: int) -> list[Row] | None:
         """What is shown before the first snapshot; ``None`` = nothing."""
         return None
 

@@ -122,6 +122,8 @@ def _when(row: StepRow, room: int, glyphs: Glyphs) -> list[Span]:
         first = min(room - 1, max(0, int(pause.begin_ms / row.wall_ms * room)))
         last = min(room, max(first + 1, round(pause.end_ms / row.wall_ms * room)))
         inks[first:last] = [pause.label] * (last - first)
+    if len(set(inks)) == 1:  # the host's own bar says as much
+        return []
     spans: list[Span] = []
     for label, cells in groupby(inks):
         size = sum(1 for _ in cells)

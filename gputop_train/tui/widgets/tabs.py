@@ -53,9 +53,9 @@ class Tabs(Panel):
 
     def rows(self, snapshot: Snapshot, width: int, height: int) -> list[Row]:
         """One row, blank while there is but one page."""
-        return self.early_rows(width)
+        return self.early_rows(width, height)
 
-    def early_rows(self, width: int) -> list[Row]:
+    def early_rows(self, width: int, height: int) -> list[Row]:
         """The names are known from the beginning."""
         if len(self.pages) < 2:
             return []
