@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gputop_train.collect.devices import match_uuid
-from gputop_train.model import GpmSample, GpuSample, HostSample, UtilSample
+from gputop_train.model import GpmSample, GpuSample, HostSample
 from gputop_train.store.reader import RunReader
 from gputop_train.tui import series
 from gputop_train.tui.build import allowed_cores
@@ -58,11 +58,11 @@ def devices_view(asked: Asked) -> DevicesView:
     if asked.over_ns is not None:
         # A device at rest says nothing about the training that is over.
         now = max(axis.t0_ns + 1, min(now, asked.over_ns))
-    recent = reader.gpu(now - LOOK_BACK_NS, now)
+    recent = asked.recent.gpu(reader, now - LOOK_BACK_NS, now)
     newest = {s.uuid: s for s in recent}
     wide = axis.bin_ns >= WIDE_NS
-    util = reader.util(now - NOW_NS if wide else axis.t0_ns - NS, now)
-    cards = _cards(reader, [*newest, *(s.uuid for s in util[-64:])])
+    util = asked.recent.util(reader, now - NOW_NS if wide else axis.t0_ns - NS, now)
+    cards = _cards(reader, [*newest, *(uuid for uuid in util if uuid not in newest)])
     # A card that is watched stays on the page when it cannot be read any more.
     order = [uuid for uuid, card in cards.items() if card["watched"] or uuid in newest]
     order = order or list(cards)
@@ -72,21 +72,20 @@ def devices_view(asked: Asked) -> DevicesView:
     # What only one looked at closely shows is not read for all.
     gpu = recent if zoom is None else reader.gpu(axis.t0_ns - NS, now)
     gpm = reader.gpm(axis.t0_ns - NS if zoom is not None or not util else now - NOW_NS, now)
-    oldest = min((s.t_ns for s in util), default=now)
+    oldest = min((int(samples.times[0]) for samples in util.values()), default=now)
     early = wide or oldest > axis.t0_ns + 2 * NS
-    rollups = reader.util_rollups(axis.t0_ns, oldest - NS) if early else []
+    rollups = asked.recent.util_rollups(reader, axis.t0_ns, oldest - NS) if early else []
     gpus = []
     for uuid in order:
-        mine = [s for s in util if s.uuid == uuid]
-        area = util_of(_samples(uuid, mine), _of(rollups, uuid), axis)
+        mine = {uuid: util[uuid]} if uuid in util else {}
+        area = util_of(mine, _of(rollups, uuid), axis)
         active, _ = _binned(_of(gpm, uuid) if area is None else [], lambda s: s.sm, axis)
         view = _gpu(uuid, cards.get(uuid, {}), newest.get(uuid), now)
         gpus.append(
             replace(
                 view,
                 util=_recent(
-                    [(s.t_ns, s.util) for s in mine]
-                    or [(r.t1_ns, r.mean) for r in _of(rollups, uuid)],
+                    _newest(util.get(uuid), now) or [(r.t1_ns, r.mean) for r in _of(rollups, uuid)],
                     now,
                 ),
                 sm=_recent([(s.t_ns, s.sm) for s in gpm if s.uuid == uuid], now),
@@ -104,11 +103,6 @@ def devices_view(asked: Asked) -> DevicesView:
         zoom=zoom,
         curves=() if zoom is None else _curves(gpus[zoom], gpu, gpm, axis),
     )
-
-
-def _samples(uuid: str, util: Sequence[UtilSample]) -> dict[str, series.Samples]:
-    times = np.asarray([s.t_ns for s in util], np.int64)
-    return {uuid: series.Samples(times, np.asarray([s.util for s in util]))} if util else {}
 
 
 def gpus_now(asked: Asked, gpu: Sequence[GpuSample], now: int) -> tuple[GpuView, ...]:
@@ -138,7 +132,8 @@ def gpus_now(asked: Asked, gpu: Sequence[GpuSample], now: int) -> tuple[GpuView,
 def _newest(samples: series.Samples | None, now: int) -> list[tuple[int, float | None]]:
     if samples is None:
         return []
-    first, last = np.searchsorted(samples.times, (now - NOW_NS, now + 1))
+    since = now - int(max(NOW_NS, LATE_S * NS))
+    first, last = np.searchsorted(samples.times, (since, now + 1))
     times, values = samples.times[first:last].tolist(), samples.values[first:last].tolist()
     return list(zip(times, values, strict=True))
 
