@@ -21,9 +21,10 @@ T = TypeVar("T")
 
 #: No call takes longer; a store made to hang its readers ends there.
 TIME_LIMIT_S = 10.0
-#: What one call may add to the process's memory. Many values of a file may share their pages, so
-#: its size bounds nothing.
-MEMORY_LIMIT_KIB = 1 << 20
+#: What one call may add to the process's memory, beside a multiple of the file's size: a step of 60
+#: bytes becomes 700 of objects. Many values of a file may share their pages, so that its size alone
+#: bounds nothing.
+MEMORY_LIMIT_KIB, MEMORY_PER_SIZE = 1 << 20, 8
 #: Rows one query may give, a few times what the largest store in bounds holds.
 MAX_ROWS = 1_000_000
 #: Largest store copied aside to be read (see ``_open_aside``).
@@ -125,7 +126,8 @@ class Session:
 
     def _set_limits(self) -> None:
         self._deadline = time.monotonic() + self._time_limit_s
-        self._most_kib = _peak_kib() + MEMORY_LIMIT_KIB
+        honest_kib = MEMORY_PER_SIZE * (_size(self.path) >> 10)
+        self._most_kib = _peak_kib() + MEMORY_LIMIT_KIB + honest_kib
 
     def _late(self) -> int:
         return int(time.monotonic() > self._deadline or _peak_kib() > self._most_kib)
@@ -207,6 +209,13 @@ class Session:
         if not found:
             raise StoreError(f"The store {self.path} is still empty. Try again in a moment.")
         return Codecs.from_json(found[0][0])
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # removed while it is read
+        return 0
 
 
 def _peak_kib() -> int:

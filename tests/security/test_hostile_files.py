@@ -127,6 +127,7 @@ def test_many_large_values_are_given_up_long_before_memory_ends(
     rows = f"{_ENDLESS} SELECT i, i, 'k', hex(zeroblob(500000)) FROM n LIMIT 40"
     store = tamper(run_dir, f"INSERT INTO note {rows.replace('SELECT i, i', 'SELECT i + 9, i')}")
     monkeypatch.setattr(session, "MEMORY_LIMIT_KIB", 8 << 10)
+    monkeypatch.setattr(session, "MEMORY_PER_SIZE", 0)
     monkeypatch.setattr(session, "_OPS_BETWEEN_CHECKS", 20)
 
     def read() -> None:
