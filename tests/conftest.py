@@ -16,6 +16,9 @@ os.environ.pop("COLUMNS", None)
 os.environ.pop("LINES", None)
 # Nor by what the person at the keyboard keeps for their own runs.
 os.environ["GPUTOP_CONFIG"] = ""
+# More processes train than there are cores: a thread of torch's that waits by spinning keeps a core
+# from those that work (six times the processor time of a small step on a machine full of others).
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
