@@ -13,7 +13,7 @@ from gputop_train.tui.widgets.board import Board
 from gputop_train.tui.widgets.settings import keys_row
 from gputop_train.tui.widgets.stack import stack
 
-KEYS = (("up/down", "scroll"), ("x", "swap"), ("s", "screenshot"), ("esc", "close"))
+KEYS = (("up/down", "scroll"), ("x", "swap"), ("y", "copy"), ("s", "screenshot"), ("esc", "close"))
 #: A phase is worth a row where it takes this share of any run's step.
 WORTH = 0.002
 

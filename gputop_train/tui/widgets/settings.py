@@ -14,11 +14,12 @@ from gputop_train.tui.widgets.board import Board
 #: Most wanted first: a narrow terminal shows as many as fit, and the way out.
 KEYS = (
     ("space", "change"),
+    ("a", "take advice"),
     ("r", "rerun"),
     ("p", "trial"),
     ("left/right", "step"),
+    ("y", "copy command"),
     ("backspace", "reset"),
-    ("a", "take advice"),
     ("0-9", "type"),
     ("esc", "close"),
 )

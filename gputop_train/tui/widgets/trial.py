@@ -6,7 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gputop_train.model import LABELS
-from gputop_train.tui.paint import UNICODE, Glyphs, Row, Span, clip, fit, plain, spread, wrap
+from gputop_train.tui.paint import (
+    UNICODE,
+    Glyphs,
+    Row,
+    Span,
+    clip,
+    fit,
+    plain,
+    spread,
+    width_of,
+    wrap,
+)
 from gputop_train.tui.text import compact_ms, duration, label_word, milliseconds, rate, size
 from gputop_train.tui.trial_page import TrialPage, TrialRow
 from gputop_train.tui.widgets.board import Board
@@ -104,7 +115,7 @@ _COLUMNS = (
     _Column("us/sample", 10, 5, _sample),
     _Column("samples/s", 10, 9, _rate),
     _Column("peak mem", 10, 6, _memory),
-    _Column("GPU", 6, 7, _busy),
+    _Column("GPU busy", 9, 7, _busy),
     _Column("relative", 9, 0, _relative),
     _Column("interval", 11, 2, _interval),
     _Column("predicted", 11, 4, _predicted),
@@ -189,6 +200,8 @@ def _status(page: TrialPage, width: int, glyphs: Glyphs) -> list[Row]:
     if page.left_s is not None:
         low, high = (duration(seconds) for seconds in page.left_s)
         left = f"{low} left " if low == high else f"{low} to {high} left "
+        if width_of([(what, "text"), (left, "muted")]) >= width:
+            left = left.replace(" left", "")
     row = spread([(what, "text")], [(left, "muted")], width, glyphs)
     if not page.steps or page.step is None:
         return [row]
@@ -237,7 +250,7 @@ def _table(page: TrialPage, width: int, glyphs: Glyphs) -> list[Row]:
 
 def _blank(column: _Column, page: TrialPage, glyphs: Glyphs) -> bool:
     """Whether a column has nothing to say: no GPU, no price, no prediction."""
-    late = column.name in ("GPU", "cost/M", "predicted", "peak mem")
+    late = column.name in ("GPU busy", "cost/M", "predicted", "peak mem")
     return late and all(column.cell(row, glyphs)[0] == "-" for row in page.rows)
 
 
@@ -346,7 +359,8 @@ class TrialTable(Board):
         """The trial at this size, its keys below."""
         if self.page is None:
             return None
-        keys = [("s", "screenshot"), ("q", "close" if self.page.over else "leave or stop")]
+        way_out = "close" if self.page.over else "leave or stop"
+        keys = [("y", "copy table"), ("s", "screenshot"), ("q", way_out)]
         if self.page.over and self.page.best is not None:
             keys.insert(0, ("r", "rerun with it" if self.rerun else "how to keep it"))
         below = [fit([(f" {self.message}", "info")], width, self.glyphs)] if self.message else []
