@@ -166,9 +166,7 @@ ANY = given(struck=st.lists(damages(*FILES), min_size=1, max_size=2), unreported
 
 
 @ANY
-@settings(
-    max_examples=12, deadline=None, phases=ONE_BY_ONE, suppress_health_check=list(HealthCheck)
-)
+@settings(max_examples=8, deadline=None, phases=ONE_BY_ONE, suppress_health_check=list(HealthCheck))
 def test_whatever_is_damaged_every_reader_gives_data_or_a_sentence(
     pristine: Path, struck: list[Damage], unreported: bool
 ) -> None:
@@ -194,7 +192,7 @@ def test_four_hundred_damages_give_data_or_a_sentence(
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Plain:
-    return plain(tmp_path_factory.mktemp("plain"), 100, 0)
+    return plain(tmp_path_factory.mktemp("plain"), 100, 1)
 
 
 @pytest.fixture

@@ -31,12 +31,12 @@ from tests.faults.training import (
 from tests.launching import World, wait_for, world
 
 #: Few enough for all that the script prints to fit into the block that its first line took.
-STEPS = 60
+STEPS = 100
 
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Plain:
-    return plain(tmp_path_factory.mktemp("plain"), STEPS, 0)
+    return plain(tmp_path_factory.mktemp("plain"), STEPS, 1)
 
 
 @pytest.fixture

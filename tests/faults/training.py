@@ -12,7 +12,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +69,18 @@ class Plain:
         return ["train.py", *words]
 
 
-@cache
 def plain(place: Path, steps: int, workers: int, text: str = TRAINING) -> Plain:
-    """Run the script without us."""
+    """Run the script without us, once: where it lies has no say in what it computes."""
+    key = steps, workers, text
+    if key not in _KNOWN:
+        _KNOWN[key] = _run_plainly(place, steps, workers, text)
+    return _KNOWN[key]
+
+
+_KNOWN: dict[tuple[int, int, str], Plain] = {}
+
+
+def _run_plainly(place: Path, steps: int, workers: int, text: str) -> Plain:
     script = place / "plain.py"
     script.write_text(text)
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
