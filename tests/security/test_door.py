@@ -76,8 +76,8 @@ def test_a_thousand_knocks_of_another_user_do_nothing_even_if_the_modes_were_ope
     assert "Only the user who owns this run" in done[0].stdout
     assert "'ok': true" not in done[0].stdout.lower().replace('"', "'")
     assert heard[-1] == ["ping"] * 5  # and never a stop
-    wait_for(lambda: descriptors() == open_files, "the last connection closed")
-    assert threading.active_count() == threads
+    wait_for(lambda: descriptors() <= open_files, "the last connection closed")
+    assert threading.active_count() <= threads
 
 
 def test_a_hundred_halves_of_the_owners_own_leave_nothing_open(door: Server) -> None:
@@ -91,7 +91,7 @@ def test_a_hundred_halves_of_the_owners_own_leave_nothing_open(door: Server) -> 
             if number % 2:
                 knock.shutdown(socket.SHUT_WR)
     assert Client(door.path, timeout_s=PATIENT_S).ping()["heard"] == ["ping"]
-    wait_for(lambda: descriptors() == open_files, "the last connection closed")
+    wait_for(lambda: descriptors() <= open_files, "the last connection closed")
 
 
 def test_the_owner_waits_behind_a_crowd_instead_of_being_turned_away(door: Server) -> None:
