@@ -38,6 +38,7 @@ def main() -> int:
     parser.add_argument("--settle", type=float, help="minutes left out; a third if not given")
     parser.add_argument("--compressed", action="store_true", help="a made run in our own time")
     parser.add_argument("--days", type=float, default=30.0, help="of a made run")
+    parser.add_argument("--limit", type=float, default=7_200.0, help="seconds a made run may take")
     parser.add_argument("--write", type=Path, help="file for the table; stdout if not given")
     parser.add_argument("--samples", type=Path, help="file for every sample, as JSON")
     parser.add_argument("--again", type=Path, help="make the table of such a file again")
@@ -70,8 +71,8 @@ def soak(args: argparse.Namespace, place: Path) -> dict[str, object]:
     if args.compressed:
         from soak_bench import compressed
 
-        found = compressed.soak(place, args.days, say)
-        return {"compressed": True, "days": args.days, **found}
+        found = compressed.soak(place, args.days, args.limit, say)
+        return {"compressed": True, **found}
     from soak_bench import live
 
     minutes = args.minutes or (args.hours or 1.0) * 60

@@ -29,12 +29,13 @@ SAMPLE_S, TEXT = 1_800, b"epoch 3 step 00000000 loss 0.1234 lr 0.0001 tokens/s 1
 TEXTS = 120
 
 
-def soak(folder: Path, days: float, say: Callable[[str], None]) -> dict[str, Any]:
+def soak(folder: Path, days: float, limit_s: float, say: Callable[[str], None]) -> dict[str, Any]:
     """Let days pass, and sample the supervisor's process and its files each half hour of them.
 
     Args:
         folder: For the run.
         days: How many.
+        limit_s: End after the day in which so many real seconds are over.
         say: Progress, a line at a time.
 
     Returns:
@@ -78,7 +79,7 @@ def soak(folder: Path, days: float, say: Callable[[str], None]) -> dict[str, Any
     )  # fmt: skip
     trainers = [made.sleeper()]
     try:
-        samples = _pass(watched, made, run_dir, ring_dir, clock, days, trainers, say)
+        samples = _pass(watched, made, run_dir, ring_dir, clock, days, limit_s, trainers, say)
     finally:
         made.end(trainers[-1])
         made.end(viewer)
@@ -96,6 +97,7 @@ def _pass(
     ring_dir: Path,
     clock: Clock,
     days: float,
+    limit_s: float,
     trainers: list[subprocess.Popen[bytes]],
     say: Callable[[str], None],
 ) -> list[dict[str, Any]]:
@@ -127,6 +129,8 @@ def _pass(
                     f"day {t_s // DAY_S} after {spent:.0f} s: {one['held']['rss_mb']:.1f} MB, "
                     f"store {one['files']['store']:.1f} MB"
                 )
+                if spent > limit_s:
+                    break
     rank.writer.close()
     return samples
 

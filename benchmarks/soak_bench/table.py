@@ -148,7 +148,7 @@ def compressed(found: dict[str, Any]) -> str:
     half = samples[-1]["t_s"] / 2
     steady = [sample for sample in samples if sample["t_s"] >= half]
     lines = [
-        f"# {found['days']:g} days in compressed time",
+        f"# {samples[-1]['t_s'] / DAY_S:g} days in compressed time",
         "",
         f"{found['at']}, Python {found['python']}: `{found['command']}`. "
         f"{samples[-1]['steps']:,} steps went through the ring; the supervisor's process used "
