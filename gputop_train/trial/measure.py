@@ -16,6 +16,7 @@ from gputop_train.launch import runfile
 from gputop_train.launch.logtail import LineFolder, open_regular
 from gputop_train.launch.runfile import Exit
 from gputop_train.launch.runs import store_path
+from gputop_train.launch.secrets import mask_code
 from gputop_train.model import LABELS, Step
 from gputop_train.report import settings
 from gputop_train.report.format import printable
@@ -314,7 +315,7 @@ def last_error(log: Path) -> str | None:
 
 
 def tail(log: Path, count: int) -> list[str]:
-    """The last lines of a log that are not empty, safe to print."""
+    """The last lines of a log that are not empty, safe to print and to keep."""
     fd = open_regular(log)
     if fd is None:
         return []
@@ -326,7 +327,8 @@ def tail(log: Path, count: int) -> list[str]:
         return []
     folder = LineFolder(max_lines=500)
     folder.feed(text)
-    return [printable(line)[:_LINE] for line in folder.lines() if line.strip()][-count:]
+    lines = [line for line in folder.lines() if line.strip()][-count:]
+    return [printable(mask_code(line))[:_LINE] for line in lines]
 
 
 def read_refusal(scratch: Path) -> str | None:

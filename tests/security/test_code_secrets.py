@@ -17,6 +17,7 @@ from gputop_train.launch.pipeline import Pipeline
 from gputop_train.launch.secrets import MASK, mask_code
 from gputop_train.probe.ring import RingWriter, start_ticks
 from gputop_train.store.writer import RunWriter
+from gputop_train.trial.measure import last_error, tail
 
 SECRET = "s3cr3tvalue"
 
@@ -94,6 +95,17 @@ def test_no_token_of_the_code_reaches_the_store(tmp_path: Path) -> None:
     assert b"save_pretrained" in kept, "nothing was stored"
     assert kept.count(MASK.encode()) >= 4
     assert SECRET.encode() not in kept
+
+
+def test_the_error_a_trial_quotes_of_a_log_holds_no_token(tmp_path: Path) -> None:
+    log = tmp_path / "output.log"
+    log.write_text(
+        "Traceback (most recent call last):\n"
+        f'  File "t.py", line 3, in <module>\n    login(token="{SECRET}")\n'
+        f"OSError: no route to https://me:{SECRET}@host/\x1b[2J\n"
+    )
+    assert last_error(log) == f"OSError: no route to https://{MASK}@host/"
+    assert SECRET not in " ".join(tail(log, 9))
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "hole"])
