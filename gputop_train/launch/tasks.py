@@ -91,8 +91,13 @@ def _await_run(root: Path, step: str) -> Path | None:
         for name in names:
             if known.get(name) is None:
                 known[name] = runfile.read_json(root / name / "run.json")
-            if (known[name] or {}).get("step") == step:
+            if (known[name] or {}).get("step") == step and _is_ours_to_join(root / name):
                 return root / name
         if time.monotonic() >= deadline:
             return None
         time.sleep(0.05)
+
+
+def _is_ours_to_join(run_dir: Path) -> bool:
+    """Whether a run is this user's, whose code we put into the script, and goes on."""
+    return paths.is_private_dir(run_dir) and not (run_dir / "exit.json").exists()

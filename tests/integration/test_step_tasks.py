@@ -41,13 +41,15 @@ def start(here, rank, *arguments):
 
 
 def test_two_tasks_are_two_ranks_of_one_run_and_the_first_one_speaks(here):
-    # The second one begins first, and waits for the run it is to be a part of.
-    tasks = [
-        start(here, rank, "--steps", str(30 + rank), "--rank", str(rank), "--exit", str(4 + rank))
-        for rank in (1, 0)
-    ]
-    (out, said), (first_out, first_said) = (task.communicate(timeout=90) for task in tasks)
-    assert [task.returncode for task in tasks] == [5, 4]
+    stay = here.place / "stay"
+    until = ("--until", str(stay))
+    first = start(here, 0, "--steps", "30", "--rank", "0", "--exit", "4", *until)
+    here.run_dir()
+    second = start(here, 1, "--steps", "31", "--rank", "1", "--exit", "5")
+    out, said = second.communicate(timeout=90)
+    stay.touch()
+    first_out, first_said = first.communicate(timeout=90)
+    assert (first.returncode, second.returncode) == (4, 5)
     assert said == b""
     assert out.endswith(b"step 30\n") and first_out.endswith(b"step 29\n")
     assert first_said.count(b"gputop-train: run ") == 1
@@ -65,7 +67,8 @@ def test_steps_asked_for_end_every_task_of_the_step(here):
         here.environ |= {"SLURM_LOCALID": str(rank), "SLURM_PROCID": str(rank)}
         words = f"{sys.executable} {TRAINER} --steps 9999 --step-ms 20 --rank {rank}"
         command = ("sh", "-c", f"{begin[rank]}; exec {words}")
-        tasks.append(here.start("--steps", "50", "--", *command))
+        tasks.append(here.start("--steps", "150", "--", *command))
+        here.run_dir()
     for task in tasks:
         task.communicate(timeout=90)
     assert tasks[0].returncode == 0  # stopped as asked
@@ -101,6 +104,25 @@ def test_a_task_without_a_run_to_join_is_launched_by_itself(tmp_path, monkeypatc
     (tmp_path / "aaa" / "run.json").write_text('{"id": "aaa", "step": "11.0.0@elsewhere"}')
     for environ in ({**STEP, "SLURM_LOCALID": "1"}, {**STEP, "SLURM_LOCALID": "0"}, {}):
         assert tasks.join(options, command, environ) is None
+
+
+@pytest.mark.parametrize("what", ["open to others", "another user's", "ended"])
+def test_no_run_is_joined_that_is_not_ours_or_has_ended(tmp_path, monkeypatch, what):
+    monkeypatch.setattr(tasks, "_PATIENCE_S", 0.1)
+    place = tmp_path / "aaa"
+    place.mkdir(0o700)
+    step = tasks.step_of(STEP)
+    (place / "run.json").write_text(json.dumps({"id": "aaa", "step": step}))
+    assert tasks._await_run(tmp_path, step) == place
+    if what == "open to others":
+        place.chmod(0o755)
+    elif what == "ended":
+        (place / "exit.json").write_text("{}")
+    elif os.geteuid() == 0:
+        os.chown(place, 65534, 65534)
+    else:
+        pytest.skip("only root can give a directory away")
+    assert tasks._await_run(tmp_path, step) is None
 
 
 def test_each_node_writes_a_report_of_its_own():
