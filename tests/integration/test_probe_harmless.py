@@ -190,14 +190,45 @@ def without_clock(log: bytes) -> bytes:
     return re.sub(rb"[WIE]\d{4} [\d:.]+ +\d+ ", b"", log)
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+#: One after the other in one process, those that do not train first: before the hooks are placed.
+IN_TURN = (
+    "lazy modules move", "script and trace", "transforms and subclasses", "manual gradients",
+    "plain loop", "pickle, copy, whole-module save", "evaluation",
+)  # fmt: skip
+#: Rings that are there afterwards, where it is not the one of the script's own process.
+RINGS = {"loader with workers": 1, "fork trains": 2}
+
+
+@pytest.mark.parametrize("name", [name for name in SCRIPTS if name not in IN_TURN])
 def test_a_script_behaves_as_without_us(name: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(PREAMBLE + textwrap.dedent(SCRIPTS[name]))
-    bare, watched = side_by_side(script, deploy(tmp_path).env())
+    deployed = deploy(tmp_path)
+    bare, watched = side_by_side(script, deployed.env())
     assert (watched.returncode, watched.stdout) == (bare.returncode, bare.stdout)
     assert without_clock(watched.stderr) == without_clock(bare.stderr)
     assert bare.stdout or bare.returncode, bare.stderr
+    if name in RINGS:  # workers get none, a forked trainer gets one of its own
+        assert len(deployed.ring_files()) == RINGS[name]
+
+
+def test_scripts_in_turn_behave_as_without_us(tmp_path: Path) -> None:
+    turns = []
+    for name in IN_TURN:
+        turns.append(tmp_path / f"{name.replace(' ', '_')}.py")
+        turns[-1].write_text(PREAMBLE + textwrap.dedent(SCRIPTS[name]))
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import runpy\n"
+        f"for path in {[str(path) for path in turns]}:\n"
+        "    print('==', path)\n    runpy.run_path(path, run_name='__main__')\n"
+    )
+    bare, watched = side_by_side(script, deploy(tmp_path).env())
+    assert (watched.returncode, watched.stdout) == (bare.returncode, bare.stdout)
+    assert without_clock(watched.stderr) == without_clock(bare.stderr)
+    told = bare.stdout.decode().split("== ")[1:]
+    assert bare.returncode == 0 and len(told) == len(IN_TURN), bare.stderr
+    assert all(len(part.splitlines()) > 1 for part in told)
 
 
 CUDA_HOOKS = """
@@ -281,22 +312,6 @@ def test_a_process_that_does_not_train_gets_no_ring(tmp_path: Path) -> None:
     deployed = deploy(tmp_path)
     assert run(script, env=deployed.env()).returncode == 0
     assert deployed.ring_files() == []
-
-
-def test_workers_get_no_ring_and_the_trainer_gets_one(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(PREAMBLE + textwrap.dedent(SCRIPTS["loader with workers"]))
-    deployed = deploy(tmp_path)
-    assert run(script, env=deployed.env()).returncode == 0
-    assert len(deployed.ring_files()) == 1
-
-
-def test_a_forked_trainer_gets_a_ring_of_its_own(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(PREAMBLE + textwrap.dedent(SCRIPTS["fork trains"]))
-    deployed = deploy(tmp_path)
-    assert run(script, env=deployed.env()).returncode == 0
-    assert len(deployed.ring_files()) == 2
 
 
 @pytest.mark.parametrize("trouble", ["missing", "open to all", "a link", "no config", "bad config"])
