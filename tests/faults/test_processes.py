@@ -204,7 +204,7 @@ def test_a_supervisor_that_never_gets_its_descriptors_back(tmp_path: Path) -> No
         gate.touch()
         _, said = front.communicate(timeout=120)
         assert front.returncode == EXIT_CODE, said
-        lines = [line for line in said.decode().splitlines() if "is gone" in line]
+        lines = [line for line in said.decode().splitlines() if "of this run is gone" in line]
         all_there(here, bare, "no descriptors: supervisor, for good", said=" ".join(lines))
 
 
