@@ -16,7 +16,8 @@ ASPECTS = ("output", "exit", "rng", "parameters", "dynamo", "warnings", "files",
 ESSENTIAL = ("output", "exit", "rng", "parameters")
 _UNIT = r"(?:s|ms|us|µs|ns|sec|secs|seconds|min|h|it/s|s/it|[A-Za-z]+/s(?:ec)?)"
 _KEY = r"((?:time|elapsed|runtime|per_second|took|speed|eta|\bt)['\"]?\s*[:=]?\s*['\"]?)"
-#: Digits that tell the time; everything else must be equal. Addresses differ by ASLR.
+#: Digits that tell the time or number a process; everything else must be equal. Addresses differ
+#: by ASLR.
 _MASKS = tuple(
     (re.compile(pattern, re.I), replacement)
     for pattern, replacement in (
@@ -27,6 +28,7 @@ _MASKS = tuple(
         (_KEY + r"[\d.]+(?:e[+-]?\d+)?", r"\1N"),
         (r"0x[0-9a-f]{6,}", "ADDRESS"),
         (r"\btmp[a-z0-9_]{8}\b", "TEMPORARY"),
+        (r"\(pid=\d+\)", "(pid=N)"),  # Python 3.12 and newer warn of forks with threads about
     )
 )  # fmt: skip
 

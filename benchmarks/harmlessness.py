@@ -10,7 +10,8 @@ and optimizer state, dynamo's counters, warnings, files written, and what the pr
 
 A script may say how it wants to be run, in comments: ``# needs: module ...``, ``# device: cuda``,
 ``# run: COMMAND`` (``{python}`` and ``{script}`` are filled in), ``# stdin: TEXT``. Scripts that
-know ``--steps`` get ``--steps N``.
+know ``--steps`` get ``--steps N``. One that builds kernels (``# builds: kernels``) runs once before
+all this, so that every run that counts finds them built.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class Script:
     run: str | None = None
     stdin: bytes | None = None
     arguments: tuple[str, ...] = ()
+    builds: bool = False
 
     @property
     def name(self) -> str:
@@ -60,7 +62,7 @@ class Script:
     @classmethod
     def read(cls, path: Path, steps: int) -> Script:
         text = path.read_text("utf-8")
-        said = dict(re.findall(r"^# (needs|device|run|stdin): *(.+)$", text, re.M))
+        said = dict(re.findall(r"^# (needs|device|run|stdin|builds): *(.+)$", text, re.M))
         stdin = said.get("stdin")
         return cls(
             path,
@@ -69,6 +71,7 @@ class Script:
             said.get("run"),
             stdin.encode().decode("unicode_escape").encode() if stdin is not None else None,
             ("--steps", str(steps)) if '"--steps"' in text else (),
+            "builds" in said,
         )
 
     def command(self) -> list[str]:
@@ -110,6 +113,8 @@ class Bench:
     def judge(self, script: Script) -> Row:
         row = Row(script.name, not_run=script.not_here(self.device))
         if row.not_run is None:
+            if script.builds:
+                self._run(script, "plain", -1)
             kinds = ["plain"] * PLAIN_RUNS + ["watched"] * self.watched
             row.outcomes = [self._run(script, kind, n) for n, kind in enumerate(kinds)]
             compare(row)

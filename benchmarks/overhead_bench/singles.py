@@ -29,6 +29,9 @@ LEAST_QUADS = 4
 #: A step longer than this many plain ones was interrupted by something else; in either arm it
 #: counts as so many.
 LONGEST = 4.0
+#: The same for steps in which nothing of the probe is ever long: what is written in them is a tick.
+#: With 4 most of the interval is other people's work on the host.
+LONGEST_UNRECORDED = 1.5
 #: So long the loop is left alone to see how often it records, before and after.
 ALONE_S = 6.0
 #: Neighbours on either side that a step with a wake-up is compared with.
@@ -59,12 +62,13 @@ class Wakes:
 def excess(quads: Sequence[Quad], kind: str) -> float | None:
     """Mean excess of steps of this kind over plain ones, as a part of a plain step."""
     over = under = 0.0
+    longest = LONGEST_UNRECORDED if kind == "unrecorded" else LONGEST
     for quad in quads:
         steps = quad.other.get(kind, ())
         if steps:
             base = quad.base
-            plain = statistics.fmean(min(s / base, LONGEST) for s in quad.plain)
-            over += sum(min(s / base, LONGEST) - plain for s in steps)
+            plain = statistics.fmean(min(s / base, longest) for s in quad.plain)
+            over += sum(min(s / base, longest) - plain for s in steps)
             under += len(steps) * plain
     return over / under if under else None
 

@@ -31,7 +31,8 @@ class Toggle:
 
     Hooks are found, not listed: wrappers are functions whose code bears the probe's own file name,
     held by any module or class and naming their original in ``__wrapped__``; callbacks are
-    functions of the probe's package in torch's global hook tables and in ``gc.callbacks``.
+    functions of the probe's package in torch's global hook tables and in ``gc.callbacks``; and
+    properties of the probe stand where a class had no such name.
 
     For the probe, time stands still while it is out: its helper's clock stops, and the time stamps
     that it keeps are moved on afterwards. What it does every so many milliseconds then falls on
@@ -46,6 +47,7 @@ class Toggle:
         self._quiet.put_back()  # else what it has taken out would not be found
         self._wrappers = list(_wrappers(_module("hooks").WRAPPER_FILE))
         self._tables = list(_tables())
+        self._properties = list(_properties())
         if not self._wrappers or not self._tables:
             raise NothingToToggle("no wrapper or no optimizer hook of the probe was found")
         while time.monotonic_ns() < EARLIEST_NS:
@@ -58,7 +60,9 @@ class Toggle:
     @property
     def names(self) -> list[str]:
         """What is switched, for the record."""
-        held = [f"{getattr(o, '__name__', o)}.{n}" for o, n, *_ in self._wrappers]
+        held = [
+            f"{getattr(o, '__name__', o)}.{n}" for o, n, *_ in self._wrappers + self._properties
+        ]
         return sorted(held) + sorted({label for label, *_ in self._tables})
 
     @property
@@ -83,14 +87,22 @@ class Toggle:
         self.on = True
 
     def hooks(self, placed: bool) -> None:
-        """The hooks alone: in their places, or out of them. The helper and its clock go on."""
-        for owner, name, wrapper, original, inherited in self._wrappers:
-            if placed:
-                setattr(owner, name, wrapper)
-            elif not inherited:
-                setattr(owner, name, original)
-            elif name in vars(owner):
-                delattr(owner, name)
+        """The hooks alone: in their places, or out of them. The helper and its clock go on.
+
+        Either way, and wherever they were before, each class is changed equally often: a change
+        empties the interpreter's caches for it, which an arm of its own would be blamed for.
+        """
+        for step in (not placed, placed):
+            for owner, name, wrapper, original, inherited in self._wrappers:
+                if inherited and not step:
+                    setattr(owner, name, wrapper)  # there to be taken away
+                    delattr(owner, name)
+                else:
+                    setattr(owner, name, wrapper if step else original)
+            for owner, name, ours in self._properties:
+                setattr(owner, name, ours)
+                if not step:
+                    delattr(owner, name)
         for _, table, own in self._tables:
             _take_out(table, own)
             if placed:
@@ -280,6 +292,14 @@ def _wrappers(file: str) -> Iterator[tuple[Any, str, Any, Any, bool]]:
             bases = owner.__mro__[1:] if isinstance(owner, type) else ()
             found = next((vars(b)[name] for b in bases if name in vars(b)), _MISSING)
             yield owner, name, value, original, found is original
+
+
+def _properties() -> Iterator[tuple[Any, str, property]]:
+    """(class of torch's, name, the probe's property there)."""
+    for owner in [o for o in gc.get_objects() if isinstance(o, type) and not _is_ours(o)]:
+        for name, value in list(vars(owner).items()):
+            if isinstance(value, property) and _is_ours(value.fget):
+                yield owner, name, value
 
 
 def _tables() -> Iterator[tuple[str, Any, dict[Any, Any]]]:

@@ -40,10 +40,12 @@ MAX_RUN_CALLS = 64
 #: Everything is recorded until the loop has shown its shape this often.
 FIRST_CALLS = 64
 #: At most this long nothing but ticks: a change in the loop shows within it.
-MAX_QUIET_NS = 400_000_000
-#: What the hooks of an unrecorded step cost, as a part of a recorded one's: 0.32 with warm caches,
-#: 0.31 to 0.35 in place (docs/contracts.md).
-QUIET_PART = 0.35
+MAX_QUIET_NS = 600_000_000
+#: What the hooks of an unrecorded step cost, as a part of a recorded one's
+#: (benchmarks/results/overhead_h200.md).
+QUIET_PART = 0.15
+#: Of the budget, for all that samples, where steps are so short that their hooks alone fill it [D].
+LEAST_LEFT = 0.4
 #: The hooks' own time as they can take it misses the way in and out and the caches they cool: an
 #: A/B reading finds 1.75 times that with warm caches, 3.4 times in place (docs/contracts.md).
 HOOKS_FACTOR = 3.4
@@ -215,6 +217,13 @@ class Duty:
         self.every = 1.0 + steps / self._run
         self._run_began_ns = end_ns
         return steps
+
+    def left(self) -> float:
+        """Part of the whole budget that the hooks of unrecorded steps leave to the others."""
+        quiet_ns = QUIET_PART * self.hook_ns
+        if not quiet_ns or not self._step_ns:
+            return 1.0
+        return max(LEAST_LEFT, 1.0 - quiet_ns / (budget() * self._step_ns))
 
     @property
     def cost_ns(self) -> int | None:

@@ -19,7 +19,7 @@ from typing import Any
 
 from . import pairs
 from . import words as W
-from .budget import EVENTS_SHARE, gate
+from .budget import EVENTS_SHARE, duty, gate
 from .hooks import graphs
 from .state import S, append, now
 
@@ -262,7 +262,7 @@ class GpuEvents:
         )
         if self.sampled < 2:
             return
-        interval = int(self._mean_cost_ns / self._budget)
+        interval = int(self._mean_cost_ns / (self._budget * duty.left()))
         if interval > MAX_INTERVAL_NS:
             self.stop("no event fits the overhead budget at what they cost here")
         else:

@@ -162,7 +162,8 @@ class Helper:
             # Never more than our part of the budget, whatever a walk costs on this stack.
             own_ns = max(0, self._cpu_ns - self._snapshots_ns)
             each_ns = own_ns / self._wakes + HANDOVER_NS
-            rate = min(rate, budget() * (HELPER_SHARE - SNAPSHOT_SHARE) * 1e9 / each_ns)
+            share = HELPER_SHARE * duty.left() - SNAPSHOT_SHARE
+            rate = min(rate, budget() * share * 1e9 / each_ns)
         return (0.5 + self._random / 0x7FFFFFFF) / max(rate, MIN_HZ)
 
     def _drain(self) -> None:

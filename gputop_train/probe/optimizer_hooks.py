@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from . import memory, quiet, startup
+from . import bypass, memory, quiet, startup
 from . import words as W
 from .budget import duty, gate
 from .state import S, append, ident, now
@@ -107,6 +107,7 @@ def guard() -> None:
     where something is compiled. Called when the first compilation begins, before its first frame is
     read, so no guard ever sees the change.
     """
+    bypass.drop()
     compiler = getattr(S.torch, "compiler", None)
     compiling: Any = getattr(compiler, "is_compiling", None)
     if compiling is None:

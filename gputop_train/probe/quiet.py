@@ -4,12 +4,16 @@ What a hook costs in the middle of a training step is mostly the memory it touch
 own work has driven from the caches. So in a run of unrecorded steps the original of the autograd
 entry stands in its module again, a builtin that does nothing in place of the optimizer's pre hook,
 and in place of its post hook ``tick``, which touches next to nothing. Only values of existing keys
-change: another thread may be iterating over the same table.
+change: another thread may be iterating over the same table. What is hooked by a class is left by
+single objects, which take on a class without the hook meanwhile. No attribute of a class is ever
+set here: that would empty the interpreter's caches for it each time, and from Python 3.13 on, after
+the thousandth time, for good.
 """
 
 from __future__ import annotations
 
 import io
+import weakref
 from typing import Any
 
 from .state import S, append, ident, now
@@ -20,6 +24,8 @@ _nothing: Any = io.BytesIO().__exit__
 
 #: (dict, key, ours, what stands there meanwhile, whether only a single optimizer allows it)
 _entries: list[tuple[Any, Any, Any, Any, bool]] = []
+#: (weak reference to an object, its class, the class without the hook)
+_objects: list[tuple[Any, Any, Any]] = []
 _out = [False]
 #: Steps ticked and not yet in ``S.steps``; the thread and the optimizer that tick, and until when.
 _ticks = [0]
@@ -34,6 +40,15 @@ def add(table: Any, key: Any, ours: Any, meanwhile: Any = None) -> None:
 def add_tick(table: Any, key: Any, ours: Any) -> None:
     """Name the post hook's entry: ``tick`` stands there while it is out."""
     _entries.append((table, key, ours, _make_tick(ours), True))
+
+
+def add_object(one: Any, meanwhile: Any) -> None:
+    """Name an object whose class is hooked, and the class it is of while the hook is out."""
+    row = (weakref.ref(one), type(one), meanwhile)
+    # One assignment: the helper thread may be putting back.
+    _objects[:] = [known for known in _objects if known[0]() is not None] + [row]
+    if _out[0]:
+        one.__class__ = meanwhile
 
 
 def _make_tick(ours: Any) -> Any:
@@ -74,6 +89,8 @@ def take_out() -> None:
     for table, key, ours, meanwhile, alone in _entries:
         if (single or not alone) and table.get(key) is ours:
             table[key] = meanwhile
+    for reference, hooked, meanwhile in _objects:
+        _reclass(reference(), hooked, meanwhile)
 
 
 def put_back() -> None:
@@ -84,5 +101,12 @@ def put_back() -> None:
     for table, key, ours, meanwhile, _ in _entries:
         if table.get(key) is meanwhile:
             table[key] = ours
+    for reference, hooked, meanwhile in _objects:
+        _reclass(reference(), meanwhile, hooked)
     S.steps += _ticks[0]
     _ticks[0] = 0
+
+
+def _reclass(one: Any, before: Any, after: Any) -> None:
+    if type(one) is before:
+        one.__class__ = after

@@ -423,10 +423,18 @@ def threads_in_turn():
 
 def threads_at_once():
     """Two trainers at the same time: the first one to train is the one that is watched."""
-    first = threading.Thread(target=train_without_loader, args=(30, get_batch))
+    fetched, trains = [], threading.Event()
+
+    def fetch():
+        fetched.append(None)
+        if len(fetched) == 3:  # two steps are done
+            trains.set()
+        return get_batch()
+
+    first = threading.Thread(target=train_without_loader, args=(30, fetch))
     second = threading.Thread(target=train_without_loader, args=(6, get_batch))
     first.start()
-    rest(0.2)
+    trains.wait()
     second.start()
     first.join()
     second.join()

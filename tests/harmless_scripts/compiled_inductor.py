@@ -1,3 +1,4 @@
+# builds: kernels
 """torch.compile with inductor: kernels built by a compiler in child processes."""
 
 import torch

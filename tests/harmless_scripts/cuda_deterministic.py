@@ -1,4 +1,5 @@
 # device: cuda
+# builds: kernels
 """CUDA in deterministic mode: loader, pinned copies, AMP, a captured graph, compile, a checkpoint."""
 
 import torch

@@ -101,3 +101,36 @@ def test_what_somebody_else_put_there_stays(tables: Any) -> None:
     pre[7] = theirs
     quiet.put_back()
     assert pre[7] is theirs
+
+
+class Hooked:
+    pass
+
+
+class Unhooked(Hooked):
+    pass
+
+
+def test_an_object_is_of_the_class_without_hooks_meanwhile(tables: Any) -> None:
+    one, other = Hooked(), Hooked()
+    quiet.add_object(one, Unhooked)
+    assert type(one) is Hooked
+    be_quiet(Optimizer())
+    assert type(one) is Unhooked and type(other) is Hooked
+    quiet.add_object(other, Unhooked)  # a new one, while nothing is recorded
+    assert type(other) is Unhooked
+    quiet.put_back()
+    assert type(one) is type(other) is Hooked
+
+
+def test_an_object_that_took_another_class_or_went_is_left_alone(tables: Any) -> None:
+    one, gone = Hooked(), Hooked()
+    quiet.add_object(one, Unhooked)
+    quiet.add_object(gone, Unhooked)
+    del gone
+    be_quiet(Optimizer())
+    one.__class__ = Optimizer  # type: ignore[assignment]
+    quiet.put_back()
+    assert type(one) is Optimizer
+    quiet.add_object(Hooked(), Unhooked)
+    assert len(quiet._objects) <= 2  # the dead are forgotten

@@ -1,7 +1,9 @@
 """Evaluation phases: ``Module.eval()`` until ``Module.train()``, and long gradient-free blocks.
 
 ``train`` is called once for every submodule, and by some scripts in every step; so it is wrapped
-only between an ``eval()`` and the ``train()`` that ends it.
+only between an ``eval()`` and the ``train()`` that ends it. After so many of those it stays: each
+change of the class empties the interpreter's caches for all modules, and from Python 3.13 on a
+class that was changed a thousand times is cached no more.
 """
 
 from __future__ import annotations
@@ -10,13 +12,14 @@ import linecache
 import re
 from typing import Any
 
-from .. import quiet, sites
+from .. import bypass, quiet, sites
 from .. import words as W
-from ..state import S, append, ident, now
+from ..state import S, append, ident, note_error, now
 from . import dress, leave_no_frame
 
 _BEGIN, _END = W.EVAL * 2, W.EVAL * 2 + 1
 NOGRAD_MIN_NS = 200_000
+MAX_CHANGES = 100  # of the class, to wrap ``train`` and to take the wrapper out
 #: Lines of a gradient-free block that are read for what it is about.
 MAX_BLOCK = 30
 _MEASURES = re.compile(
@@ -30,6 +33,7 @@ _COLLECTS = re.compile(
 )
 
 _open = [False]
+_changes = [0]
 _nograd: list[int] = []
 
 
@@ -64,13 +68,18 @@ def place(torch: Any) -> None:
 
 
 def _watch_train(module: Any) -> None:
+    if _changes[0] >= MAX_CHANGES and getattr(module.train, "__wrapped__", None) is not None:
+        return  # it stayed
     original = module.train
     state = S
+    _changes[0] += 2
+    stays = _changes[0] >= MAX_CHANGES
 
     def train(self: Any, mode: bool = True) -> Any:
         if mode and _open[0] and ident() == state.thread_id:
             _open[0] = False
-            module.train = original
+            if not stays:
+                module.train = original
             try:
                 append(now() << 6 | _END)
             except Exception as error:
@@ -87,8 +96,13 @@ def _watch_train(module: Any) -> None:
 def _hook_context(context: Any) -> None:
     enter, leave = context.__enter__, context.__exit__
     state, stack = S, _nograd
+    grad_enabled = S.torch.is_grad_enabled
+    # no_grad keeps the mode it was entered in. Inside another such block it tells nothing new.
+    keeps = "prev" if context is S.torch.no_grad else ""
 
     def __enter__(self: Any) -> Any:
+        if keeps and not grad_enabled():
+            return enter(self)
         try:
             if state.armed and ident() == state.thread_id:
                 if len(stack) > 64:  # exits we never saw: start afresh rather than grow
@@ -100,10 +114,12 @@ def _hook_context(context: Any) -> None:
 
     def __exit__(self: Any, *error: Any) -> Any:
         result = leave(self, *error)
+        if not self.__dict__.get(keeps, True):
+            return result
         try:
             if stack and ident() == state.thread_id:
                 start = stack.pop()
-                if not stack:
+                if not stack and now() - start >= NOGRAD_MIN_NS:
                     _span(start)
         except Exception as failure:
             state.failed("no_grad", failure)
@@ -111,12 +127,15 @@ def _hook_context(context: Any) -> None:
 
     context.__enter__ = dress(__enter__, enter)
     context.__exit__ = dress(__exit__, leave)
+    if keeps:
+        try:
+            bypass.contexts(context, enter, leave)
+        except Exception as error:  # it saves time, no more
+            note_error("bypass", error)
 
 
 def _span(start: int) -> None:
     end = now()
-    if end - start < NOGRAD_MIN_NS:
-        return
     try:
         site = sites.caller("nograd", depth=3)
         if site:

@@ -6,7 +6,8 @@ of eight bytes for each number, and write nothing else. Workers that were not fo
 forkserver) have no such mapping and are not seen.
 
 ``fetch`` reads ``self.collate_fn`` when the items are there and calls it at once; a property that
-notes the time of that reading splits the two, with no wrapper around the person's function.
+notes the time of that reading splits the two, with no wrapper around the person's function. While
+steps are not recorded, the fetcher of a loader without workers is of a class without either.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import os
 import sys
 from typing import Any
 
+from .. import quiet
 from ..state import S, ident, note_error, now
 from . import dress, hide_from_dynamo, leave_no_frame
 
@@ -31,6 +33,8 @@ _making: list[Any] = [None]
 #: This process's own cell, where it is a worker: (process, cell or None).
 _own: list[Any] = [0, None]
 _worker_module: list[Any] = [None]
+#: Fetcher class -> the same without our hooks.
+_unhooked: dict[Any, Any] = {}
 
 
 class Counters:
@@ -95,9 +99,28 @@ def place(torch: Any) -> None:
     base: Any = fetch._BaseDatasetFetcher
     for one in fetchers:
         original = one.fetch
+        _unhooked[one] = _without_hooks(one, original)
         one.fetch = dress(_make_fetch(original), original)  # type: ignore[method-assign]
     base.collate_fn = _collate_property()
     S.hooks["fetch"] = True
+
+
+def _without_hooks(hooked: Any, fetch: Any) -> Any:
+    """A fetcher class like ``hooked`` before it was: for objects that change their class for it."""
+
+    def __reduce_ex__(self: Any, protocol: Any) -> Any:
+        self.__class__ = hooked  # pickled and copied as what it says it is
+        return self.__reduce_ex__(protocol)
+
+    names = {
+        "__module__": hooked.__module__,
+        "__qualname__": hooked.__qualname__,
+        "__doc__": hooked.__doc__,
+        "__reduce_ex__": __reduce_ex__,
+        "fetch": fetch,
+        _COLLATE: None,  # no descriptor: what an object holds under this name comes first again
+    }
+    return type(hooked.__name__, (hooked,), names)
 
 
 def _make_fetch(original: Any) -> Any:
@@ -250,6 +273,9 @@ def adopt(row: Any, iterator: Any) -> None:
     counters.view[PID] = os.getpid()
     counters.view[STARTS] = 1
     fetcher.__dict__[_CELL] = Cell(counters.view, 0)
+    meanwhile = _unhooked.get(type(fetcher))
+    if meanwhile is not None:
+        quiet.add_object(fetcher, meanwhile)
 
 
 def tell(rows: Any) -> None:
