@@ -157,13 +157,15 @@ def prune_series(db: sqlite3.Connection, codecs: Codecs, now_ns: int, keep_ns: i
         upto_ns = (now_ns - age_ns) // rule.bucket_ns * rule.bucket_ns
         from_ns = marks.get(rule.name)
         if rule.age_ns > HOUR_NS and from_ns is None:
+            if HEAD not in marks:
+                continue
             from_ns = head_ns
         if from_ns is not None and upto_ns <= from_ns:
             continue
         for group in _groups(db, rule):
             _thin(db, codecs, rule, group, from_ns, upto_ns)
         marks[rule.name] = upto_ns
-    for age_ns, bucket_ns in MERGES:
+    for age_ns, bucket_ns in MERGES if HEAD in marks else ():
         _merge(db, codecs, marks, head_ns, now_ns - age_ns, bucket_ns)
     for old_ns, bucket_ns, name in _INTERVALS:
         upto_ns = (now_ns - (keep_ns if old_ns is None else old_ns)) // bucket_ns * bucket_ns
@@ -175,16 +177,20 @@ def prune_series(db: sqlite3.Connection, codecs: Codecs, now_ns: int, keep_ns: i
 
 
 def _end_of_head(db: sqlite3.Connection, marks: dict[str, int], now_ns: int) -> int:
-    """Until when a run is kept as it is: an hour from its first step, or from the first look."""
+    """Until when a run is kept as it is: an hour from its first step on.
+
+    From the first look where a day brought no step; until then nothing is summed up.
+    """
     if HEAD in marks:
         return marks[HEAD]
     firsts = [
         db.execute("SELECT min(sec) FROM step_rollup WHERE rank = ?", (rank,)).fetchone()[0]
         for rank in ranks(db, "step_rollup")
     ]
-    begin_ns = min(firsts) * SECOND_NS if firsts else marks.setdefault("begin", now_ns)
+    looked_ns = marks.setdefault("begin", now_ns)
+    begin_ns = min(firsts) * SECOND_NS if firsts else looked_ns
     head_ns: int = (begin_ns + HEAD_NS) // TEN_MINUTES_NS * TEN_MINUTES_NS + TEN_MINUTES_NS
-    if now_ns > head_ns:
+    if now_ns > head_ns and (firsts or now_ns - looked_ns > DAY_NS):
         marks[HEAD] = head_ns
     return head_ns
 

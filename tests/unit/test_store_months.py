@@ -122,6 +122,23 @@ def test_a_step_that_comes_again_after_its_second_was_summed_up_counts_once(mont
         assert reader.steps_counted(0) == 30 * 24 * 60
 
 
+def test_the_first_hour_counts_from_the_first_step_however_late_that_comes(tmp_path):
+    path, late = tmp_path / "run.sqlite", 5 * 60
+    with RunWriter(path) as writer:
+        for minute in range(14 * 60):
+            t_ns = BEGIN + minute * MINUTE_NS
+            writer.add_host(HostSample(t_ns, cpu_busy=1.0))
+            if minute >= late:
+                writer.add_steps([step(minute - late, t_ns + k * SECOND) for k in (0, 1)])
+            if minute % 10 == 9:
+                writer.commit()
+                writer.prune(t_ns)
+    with RunReader(path) as reader:
+        begin = BEGIN + late * MINUTE_NS
+        assert len(reader.step_rollups(begin, begin + HOUR_NS - 1)) == 120
+        assert len(reader.step_rollups(begin + 2 * HOUR_NS, begin + 3 * HOUR_NS - 1)) == 60
+
+
 def test_rules_tell_their_watermarks_apart():
     names = [rule.name for rule in retention.RULES]
     assert len(names) == len(set(names))
