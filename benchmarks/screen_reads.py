@@ -24,8 +24,8 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.replay_scrub import quantile, timed  # noqa: E402
 from benchmarks.store_size import SECOND_NS, Load, Simulator  # noqa: E402
 from gputop_train.store.writer import RunWriter  # noqa: E402
-from gputop_train.tui.source import LiveSource  # noqa: E402
 from gputop_train.tui.snapshot import View  # noqa: E402
+from gputop_train.tui.source import LiveSource  # noqa: E402
 from tests.tui.made_run import run_json  # noqa: E402
 
 COLUMNS, LOG_LINES = 101, 400
@@ -70,8 +70,8 @@ def main() -> None:
     words = [
         "# What the screen's reading costs while a run goes on",
         "",
-        f"`python benchmarks/screen_reads.py`: a simulated run of {args.minutes:g} minutes, one rank "
-        "and 10 steps/s a GPU, driver samples at 5 Hz, GPM at 20 Hz. CPU time of a look by the "
+        f"`python benchmarks/screen_reads.py`: a simulated run of {args.minutes:g} minutes, one rank"
+        " and 10 steps/s a GPU, driver samples at 5 Hz, GPM at 20 Hz. CPU time of a look by the "
         f"reading thread; {os.cpu_count()} cores, Python {platform.python_version()}, load "
         f"{os.getloadavg()[0]:.1f} at the begin.",
         "",
