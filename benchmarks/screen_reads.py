@@ -70,9 +70,9 @@ def main() -> None:
     words = [
         "# What the screen's reading costs while a run goes on",
         "",
-        f"`python benchmarks/screen_reads.py`: a simulated run of {args.minutes:g} minutes, one rank"
-        " and 10 steps/s a GPU, driver samples at 5 Hz, GPM at 20 Hz. CPU time of a look by the "
-        f"reading thread; {os.cpu_count()} cores, Python {platform.python_version()}, load "
+        f"`python benchmarks/screen_reads.py`: a simulated run of {args.minutes:g} minutes, one"
+        " rank and 10 steps/s a GPU, driver samples at 5 Hz, GPM at 20 Hz. CPU time of a look by "
+        f"the reading thread; {os.cpu_count()} cores, Python {platform.python_version()}, load "
         f"{os.getloadavg()[0]:.1f} at the begin.",
         "",
         "| GPUs | page | window | first look ms | next ms | p95 ms | share of a core |",
