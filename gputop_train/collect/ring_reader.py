@@ -11,6 +11,7 @@ import os
 import stat
 import struct
 import sys
+import time
 from array import array
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,9 @@ MAX_POLL_WORDS: Final = 1 << 16
 #: that has fallen behind this far leaves them and counts them lost.
 GUARD_WORDS: Final = 4096
 MAX_JSON_DEPTH: Final = 8
+#: No probe writes a word in less time than this, whatever trains; nor is it younger than a second.
+_WORD_NS: Final = 50
+_YOUNG_NS: Final = 1_000_000_000
 
 #: Errors that say nothing of a ring: we ourselves are short of descriptors or memory.
 OUR_LIMITS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
@@ -80,12 +84,15 @@ class Ring:
         header: What the header said when the ring was opened.
         path: Where it was opened.
         lost: Words this reader could not deliver because the writer was a whole ring ahead.
+        spoiled: Times the writer's position made no sense: somebody else wrote into the file.
     """
 
     def __init__(self, fd: int, path: Path, header: RingHeader, *, from_oldest: bool) -> None:
         self.header = header
         self.path = path
         self.lost = 0
+        self.spoiled = 0
+        self._was_behind = False
         self._fd = fd
         self._mailbox_fd: int | None = None
         self._words_at = HEADER_BYTES + header.snapshot_bytes
@@ -134,7 +141,16 @@ class Ring:
         if live is None:
             return words
         head, state = live[0], live[3]
-        if head <= self._next:
+        if head < self._next:
+            # It never moves back. The writer has mended a lie by the next poll, so what stays low
+            # is the truth, and what was read before was the lie.
+            if self._was_behind:
+                self.spoiled += 1
+                self._next = head
+            self._was_behind = True
+            return words
+        self._was_behind = False
+        if head == self._next or head > self._highest():
             return words
         self._skip_to(self._oldest_safe(head, state))
         first = self._next
@@ -248,6 +264,11 @@ class Ring:
             return None
         head, heartbeat_ns, lost, state = _LIVE.unpack(raw)
         return head, heartbeat_ns, lost, state
+
+    def _highest(self) -> int:
+        """A position no probe can have reached by now: a head beyond it was overwritten."""
+        since_ns = time.monotonic_ns() - self.header.armed_mono_ns
+        return max(since_ns, _YOUNG_NS) // _WORD_NS if since_ns > 0 else sys.maxsize
 
     def _oldest_safe(self, head: int, state: int) -> int:
         """Lowest position that cannot be under the writer's pen."""

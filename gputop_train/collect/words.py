@@ -153,6 +153,29 @@ PARTS: Final = bytes(
 )
 
 
+#: Words whose value is a time.
+_TIMED: Final = bytes(
+    code < FIRST_NON_EDGE
+    or SPAN_SYNC <= code <= SPAN_COMPILE
+    or code in (MEM_AT, SAMPLE, SCALER_UPDATE, EMPTY_CACHE, FORK, GPU_STEP, STEP_TICK, STEP_SKIPPED)
+    for code in range(64)
+)
+
+
+def never_written(words: Sequence[int], until_ns: int) -> int:
+    """How many words no probe wrote: empty ones, and those of a time that has yet to come.
+
+    Args:
+        words: In stream order.
+        until_ns: ``CLOCK_MONOTONIC``; nothing can be later.
+    """
+    found = sum(word == 0 for word in words) if 0 in words else 0
+    # The largest word first, at the speed of C: few are larger than the time.
+    if words and max(words) >> CODE_BITS > until_ns:
+        found += sum(_TIMED[word & CODE_MASK] and word >> CODE_BITS > until_ns for word in words)
+    return found
+
+
 def newest_edge_ns(words: Sequence[int]) -> int:
     """Time of the last edge or tick among these words; 0 without one."""
     for word in reversed(words):

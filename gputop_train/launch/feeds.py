@@ -17,6 +17,7 @@ from typing import Any
 
 from gputop_train.collect.ring_reader import OUR_LIMITS, Ring, RingError, rings
 from gputop_train.collect.timeline import Batch, Timeline
+from gputop_train.collect.words import never_written
 from gputop_train.launch import identity
 from gputop_train.launch.identity import ProcessId, boot_id
 from gputop_train.launch.processes import read_process, runs_code
@@ -24,6 +25,9 @@ from gputop_train.model import Interval, Step
 
 #: More training processes than this on one host are not followed; a ring costs 1.3 MB and a poll.
 MAX_FEEDS = 256
+
+#: A word may be written between our look at the clock and at the ring.
+_SLACK_NS = 1_000_000_000
 
 #: `dataclasses.replace` costs more than twice as much as a step made from these.
 _after_index = attrgetter(*(field.name for field in fields(Step)[2:]))
@@ -91,6 +95,7 @@ class Feed:
         self._read_before = state.position
         self._delivered = 0
         self._lost_told = 0
+        self._spoiled = 0
 
     def alive(self) -> bool:
         """Whether the process that writes this ring still runs."""
@@ -109,6 +114,11 @@ class Feed:
         """Words that made no sense."""
         return self._timeline.bad
 
+    @property
+    def spoiled(self) -> int:
+        """Words left out because others beside them were written by no probe."""
+        return self._spoiled + self.ring.spoiled
+
     def pull(self, now_ns: int | None = None) -> Batch:
         """Whatever is new in the ring, as records; bounded by the ring's size."""
         words = self.ring.poll()
@@ -116,6 +126,13 @@ class Feed:
             self._lost_told = self.ring.lost
             self._timeline.lost()
         self._delivered += len(words)
+        # A clock that began anew since (the ring outlived a boot) is behind the last sign of life.
+        clock_ns = max(time.monotonic_ns(), self.ring.heartbeat_ns)
+        if never_written(words, clock_ns + _SLACK_NS):
+            # A step put together from what is left would be one that never was.
+            self._spoiled += len(words)
+            self._timeline.lost()
+            words = words[:0]
         self._state.position = max(self._state.position, self._delivered + self.ring.lost)
         if now_ns is not None:
             # Not past the last sign of life: a dead process spends no time on anything.

@@ -201,6 +201,7 @@ class Pipeline:
             "pid": feed.pid,
             "lost": feed.lost,
             "bad": feed.bad,
+            "spoiled": feed.spoiled,
             "probe_lost": feed.ring.probe_lost,
             "heartbeat_ns": feed.ring.heartbeat_ns,
             "finished": feed.ring.finished,
@@ -222,6 +223,9 @@ class Pipeline:
             self._lost_told[feed.pid] = lost
             text = f"{lost:,} records of rank {rank} were overwritten before they could be read."
             self.note("words-lost", {"rank": rank, "text": text, "words": lost})
+        if feed.spoiled:
+            text = f"Something wrote into the ring of rank {rank}; what it spoiled is left out."
+            self.note_once("ring-spoiled", {"rank": rank, "text": text}, rank)
         silent_ns = now_ns - ring.heartbeat_ns
         if ring.heartbeat_ns and silent_ns > STALE_NS and not ring.finished and feed.alive():
             text = (

@@ -26,6 +26,11 @@ def losses(reader: RunReader) -> list[dict[str, Any]]:
             text = f"{records:,} records of rank {rank} were overwritten before they could be read"
             text += f", and with them about {steps:,} of its steps." if steps else "."
             found.append({"what": "probe records", "count": records, "text": text})
+        spoiled = ring.get("spoiled")
+        if isinstance(spoiled, int) and spoiled > 0:
+            text = f"About {spoiled:,} records of rank {rank} were left out: "
+            text += "something else than the probe wrote into its ring."
+            found.append({"what": "spoiled records", "count": spoiled, "text": text})
     rows = [n.body.get("rows") for n in reader.notes("store-rows-dropped")]
     count = sum(n for n in rows if isinstance(n, int))
     if count:

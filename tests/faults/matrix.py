@@ -256,8 +256,9 @@ FILES: tuple[Fault, ...] = (
     Fault(
         "ring damaged under way",
         "as without us",
-        "what was overwritten",
-        "The ring PATH is damaged or was cut short.",
+        "what was read along with it, counted",
+        "About N records of rank R were left out: something else than the probe wrote into its "
+        "ring.",
         (
             f"{DAMAGE}::test_training_whose_record_is_damaged_under_way_is_the_same_to_a_bit[ring-*]",
         ),

@@ -180,3 +180,37 @@ def test_every_training_process_is_asked_for_a_burst_by_a_number_new_to_it(sleep
     assert all(len(numbers) == 2 and b"\0\0\0\0" not in numbers for numbers in seen)
     for feed in feeds.active:
         feed.close()
+
+
+def a_step(at_ns: int) -> list[int]:
+    edges = (
+        (0, words.BACKWARD, 0),
+        (4, words.BACKWARD, 1),
+        (5, words.OPTIMIZER, 0),
+        (6, words.OPTIMIZER, 1),
+    )
+    return [
+        at_ns + ms * 1_000_000 << words.CODE_BITS | phase << 1 | end for ms, phase, end in edges
+    ]
+
+
+@pytest.mark.parametrize("noise", [[0], [(1 << 63) | words.BACKWARD << 1]], ids=["empty", "future"])
+def test_words_no_probe_wrote_cost_what_was_read_with_them_and_nothing_later(tmp_path, noise):
+    tmp_path.chmod(0o700)
+    began_ns, ticks = time.monotonic_ns() - 10**10, ring.start_ticks(os.getpid())
+    writer = ring.RingWriter(
+        str(tmp_path / f"{os.getpid()}-{ticks}.ring"), pid=os.getpid(), start_ticks=ticks, rank=0,
+        local_rank=0, wall_ns=time.time_ns(), mono_ns=began_ns, words=4096,
+    )  # fmt: skip
+    feeds = Feeds(tmp_path, {}, pytest.fail)
+    feeds.discover()
+    (feed,) = feeds.active
+    ends = []
+    for number in range(9):
+        spoiled = noise if number == 4 else []
+        writer.write(a_step(began_ns + number * 10_000_000) + spoiled)
+        ends += [step.t1_ns for step in feed.pull().steps]
+    ends += [step.t1_ns for batch in feed.drain() for step in batch.steps]
+    assert feed.spoiled == 4 + 1
+    assert max(ends) > began_ns + 8 * 10_000_000
+    assert all(end < began_ns + 10**9 for end in ends)

@@ -375,6 +375,31 @@ def test_a_head_that_moves_back_yields_nothing(writer):
         assert list(ring.poll()) == []
 
 
+def test_a_position_that_was_overwritten_for_a_while_costs_nothing(writer):
+    with Ring.open(writer.path) as ring:
+        writer.write(list(range(1, 101)))
+        assert len(ring.poll()) == 100
+        for lie in (1 << 63, 3):
+            patched(writer.path, 64, struct.pack("<Q", lie))
+            assert list(ring.poll()) == []
+            writer.write([7, 8])
+            assert list(ring.poll()) == [7, 8]
+        assert (ring.lost, ring.spoiled) == (0, 0)
+
+
+def test_a_position_that_was_believed_and_is_taken_back_costs_no_later_word(writer):
+    with Ring.open(writer.path) as ring:
+        writer.write([1, 2])
+        patched(writer.path, 64, struct.pack("<Q", 900))
+        ring.poll()
+        for _ in range(2):
+            writer.write([3])
+            assert list(ring.poll()) == []
+        writer.write([4, 5])
+        assert list(ring.poll()) == [4, 5]
+        assert ring.spoiled == 1
+
+
 @given(noise=st.binary(min_size=0, max_size=9000), seed=st.integers(0, 3))
 @settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
