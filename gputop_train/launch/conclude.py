@@ -137,6 +137,12 @@ def _commit_all(pipeline: Pipeline) -> str | None:
             return None
         if pipeline.is_full:  # the report would not fit either; it is worth no long wait
             return "the disk was full at the end, so the last steps were not recorded"
+        try:
+            pipeline.writer.commit()
+        except (StoreBusy, StoreFull):
+            pass
+        except StoreError:  # damaged: it will not come free
+            return "the store could not be written at the end, so the last steps were not recorded"
         if time.monotonic() >= deadline:
             return "another program held the store locked, so the last steps were not recorded"
         time.sleep(_LAST_COMMIT_PAUSE_S)
