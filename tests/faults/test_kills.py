@@ -42,7 +42,9 @@ ROUNDS = {"trainer": 20, "worker": 20, "shim": 10}
 CUT_OFF = rb"(ConnectionResetError|ConnectionRefusedError|BrokenPipeError|EOFError)[^\n]*$"
 #: What torch says where a worker was killed, its process left out.
 WORKER_GONE = (
-    rb"^RuntimeError: DataLoader worker \(pid\(?s?\)? \d+\) (is killed by signal|exited unexp)|^"
+    rb"^RuntimeError: DataLoader worker \(pid\(?s?\)? \d+\) (is killed by signal|exited unexp)|"
+    # The name alone: another exception, of a signal handler, cut short how this one was printed.
+    rb"^(object type name: )?"
 ) + CUT_OFF
 PAUSE_S = 0.01
 
