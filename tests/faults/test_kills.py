@@ -43,7 +43,7 @@ CUT_OFF = rb"(ConnectionResetError|ConnectionRefusedError|BrokenPipeError|EOFErr
 #: What torch says where a worker was killed, its process left out.
 WORKER_GONE = (
     rb"^RuntimeError: DataLoader worker \(pid\(?s?\)? \d+\) (is killed by signal|exited unexp)|"
-    # The name alone: another exception, of a signal handler, cut short how this one was printed.
+    # The name alone: torch's handler of a dead child cut short how this one was printed.
     rb"^(object type name: )?"
 ) + CUT_OFF
 PAUSE_S = 0.01
