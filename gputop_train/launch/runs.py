@@ -245,7 +245,7 @@ def runs_table(
     table.add_column("took", justify="right", no_wrap=True)
     table.add_column("state", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
-    table.add_column("command", overflow="ellipsis", no_wrap=True, ratio=1)
+    table.add_column("command")  # the one that Rich may narrow: its cells are cut, not wrapped
     for run in runs:
         cells = (
             f"{run.id} {run.name}" if run.name else run.id,
@@ -256,7 +256,7 @@ def runs_table(
             " ".join((Path(run.command[0]).name, *run.command[1:])) if run.command else "",
         )
         # Text and no str: Rich would read [brackets] of a command as markup.
-        table.add_row(*(Text(printable(cell)) for cell in cells))
+        table.add_row(*(Text(printable(cell), no_wrap=True, overflow="ellipsis") for cell in cells))
     return table
 
 

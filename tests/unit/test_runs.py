@@ -222,6 +222,15 @@ def test_a_run_we_stopped_is_not_shown_as_a_failure(tmp_path):
     assert " python3 train.py" in text
 
 
+def test_a_long_command_takes_no_room_from_what_else_is_told(tmp_path):
+    path = make_run(tmp_path, "3f2a91", command=["python", "train.py", "--data", "/very/long" * 40])
+    (path / "exit.json").write_text('{"exit_code": 7, "signal": null}')
+    rows = table_text(list_runs(tmp_path)).splitlines()
+    (row,) = [row for row in rows if "train.py" in row]
+    assert "3f2a91" in row and "exit 7" in row and len(row.rstrip()) <= 100
+    assert "started" in rows[1] and "verdict" in rows[1]
+
+
 def test_control_characters_in_a_command_cannot_reach_the_terminal(tmp_path):
     make_run(tmp_path, "evil", command=["python", "\x1b]0;owned\x07.py"])
     assert "\x1b" not in table_text(list_runs(tmp_path))
