@@ -13,6 +13,7 @@ from gputop_train.model import Step
 from gputop_train.probe import sampler
 from gputop_train.probe import words as W
 from tests.probe_support import deploy, run
+from tests.watching import undisturbed_at_least_once
 
 PREAMBLE = """
 import sys, time, threading, torch
@@ -103,6 +104,7 @@ def watch(tmp_path: Path, body: str) -> tuple[list[Step], list[tuple[str, int]]]
     return steps, seen
 
 
+@undisturbed_at_least_once
 @pytest.mark.parametrize("name", LOOPS)
 def test_time_between_the_edges_gets_its_name(name: str, tmp_path: Path) -> None:
     body, label, call = LOOPS[name]
