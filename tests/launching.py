@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,10 +15,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gputop_train.launch import identity
 
 #: Generous on purpose: it bounds a failure, it does not measure anything.
 PATIENCE_S = 60.0
+
+needs_namespaces = pytest.mark.skipif(
+    shutil.which("unshare") is None
+    or subprocess.run(
+        ["unshare", "-pf", "--mount-proc", "true"], capture_output=True, check=False
+    ).returncode
+    != 0,
+    reason="PID namespaces cannot be made here",
+)
 
 
 def wait_for(condition: Callable[[], Any], what: str = "the condition") -> Any:

@@ -16,6 +16,7 @@ import io
 import weakref
 from typing import Any
 
+from .hooks import reclass
 from .state import S, append, ident, now
 from .words import CODE_BITS, STEP_TICK
 
@@ -90,7 +91,7 @@ def take_out() -> None:
         if (single or not alone) and table.get(key) is ours:
             table[key] = meanwhile
     for reference, hooked, meanwhile in _objects:
-        _reclass(reference(), hooked, meanwhile)
+        reclass(reference(), hooked, meanwhile)
 
 
 def put_back() -> None:
@@ -102,11 +103,6 @@ def put_back() -> None:
         if table.get(key) is meanwhile:
             table[key] = ours
     for reference, hooked, meanwhile in _objects:
-        _reclass(reference(), meanwhile, hooked)
+        reclass(reference(), meanwhile, hooked)
     S.steps += _ticks[0]
     _ticks[0] = 0
-
-
-def _reclass(one: Any, before: Any, after: Any) -> None:
-    if type(one) is before:
-        one.__class__ = after

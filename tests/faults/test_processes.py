@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import shutil
 import subprocess
 import sys
 import time
@@ -27,7 +26,7 @@ from tests.faults.training import (
     unharmed,
     watching,
 )
-from tests.launching import World, wait_for, world
+from tests.launching import World, needs_namespaces, wait_for, world
 
 pytestmark = pytest.mark.slow
 
@@ -113,16 +112,6 @@ def test_two_supervisors_on_one_run_record_each_step_once(tmp_path: Path) -> Non
             assert [step.index for step in reader.steps()] == list(range(STEPS))
     assert (found["steps"]["count"], found["data_lost"]) == (STEPS, [])
     told("two supervisors on one run")
-
-
-needs_namespaces = pytest.mark.skipif(
-    shutil.which("unshare") is None
-    or subprocess.run(
-        ["unshare", "-pf", "--mount-proc", "true"], capture_output=True, check=False
-    ).returncode
-    != 0,
-    reason="PID namespaces cannot be made here",
-)
 
 
 @needs_namespaces

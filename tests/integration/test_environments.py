@@ -20,16 +20,7 @@ from gputop_train.launch.interpreter import choose_interpreter
 from gputop_train.store.errors import StoreError
 from gputop_train.store.reader import RunReader
 from tests.integration.supervised import TRAINER
-from tests.launching import wait_for, world
-
-needs_namespaces = pytest.mark.skipif(
-    shutil.which("unshare") is None
-    or subprocess.run(
-        ["unshare", "-pf", "--mount-proc", "true"], capture_output=True, check=False
-    ).returncode
-    != 0,
-    reason="PID namespaces cannot be made here",
-)
+from tests.launching import needs_namespaces, wait_for, world
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import pty
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gputop_train.launch import identity
-from tests.launching import World, wait_for, world
+from tests.launching import World, needs_namespaces, wait_for, world
 
 #: Tells of every signal and ends by itself once it is told to with a file.
 TELLER = """
@@ -325,16 +324,6 @@ def test_after_the_front_left_no_process_of_ours_holds_its_streams(here: World) 
     assert identity.is_running(supervisor)
     end(here)
     here.exit_json()
-
-
-needs_namespaces = pytest.mark.skipif(
-    shutil.which("unshare") is None
-    or subprocess.run(
-        ["unshare", "-pf", "--mount-proc", "true"], capture_output=True, check=False
-    ).returncode
-    != 0,
-    reason="PID namespaces cannot be made here",
-)
 
 
 @needs_namespaces

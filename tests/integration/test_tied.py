@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.test_launch_screen import Screen
-from tests.launching import World, world
+from tests.launching import World, needs_namespaces, world
 
 SCRIPT = """
 import os, signal, sys, time
@@ -32,14 +32,6 @@ while not os.path.exists(sys.argv[1]):
 print("end", flush=True)
 sys.exit(5)
 """
-needs_namespaces = pytest.mark.skipif(
-    shutil.which("unshare") is None
-    or subprocess.run(
-        ["unshare", "-pf", "--mount-proc", "true"], capture_output=True, check=False
-    ).returncode
-    != 0,
-    reason="PID namespaces cannot be made here",
-)
 
 
 @pytest.fixture
