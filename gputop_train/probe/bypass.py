@@ -12,11 +12,10 @@ All of it must be gone before dynamo reads an optimizer, like the step hooks
 
 from __future__ import annotations
 
-import functools
 import sys
 from typing import Any, Callable
 
-from .hooks import dress, reclass, without_hooks
+from .hooks import dress
 
 _READ = "_get_value"
 
@@ -77,13 +76,28 @@ def contexts(no_grad: Any, enter: Any, leave: Any) -> None:
 
     if _over[0]:
         return
-    unhooked = without_hooks(no_grad, {"__enter__": enter, "__exit__": leave})
+    names = {
+        "__module__": no_grad.__module__,
+        "__qualname__": no_grad.__qualname__,
+        "__doc__": no_grad.__doc__,
+        "__enter__": enter,
+        "__exit__": leave,
+    }
+    unhooked = type(no_grad.__name__, (no_grad,), names)
     for function in list(vars(_foreach_utils).values()):
         for cell in getattr(function, "__closure__", None) or ():
             kept = getattr(cell.cell_contents, "__self__", None)
             if type(kept) is no_grad:
-                reclass(kept, no_grad, unhooked)
-                _undo.append(functools.partial(reclass, kept, unhooked, no_grad))
+                _reclass(kept, no_grad, unhooked)
+
+
+def _reclass(kept: Any, before: Any, after: Any) -> None:
+    def undo() -> None:
+        if type(kept) is after:
+            kept.__class__ = before
+
+    kept.__class__ = after
+    _undo.append(undo)
 
 
 def drop() -> None:

@@ -16,7 +16,6 @@ import io
 import weakref
 from typing import Any
 
-from .hooks import reclass
 from .state import S, append, ident, now
 from .words import CODE_BITS, STEP_TICK
 
@@ -91,7 +90,7 @@ def take_out() -> None:
         if (single or not alone) and table.get(key) is ours:
             table[key] = meanwhile
     for reference, hooked, meanwhile in _objects:
-        reclass(reference(), hooked, meanwhile)
+        _reclass(reference(), hooked, meanwhile)
 
 
 def put_back() -> None:
@@ -103,6 +102,11 @@ def put_back() -> None:
         if table.get(key) is meanwhile:
             table[key] = ours
     for reference, hooked, meanwhile in _objects:
-        reclass(reference(), meanwhile, hooked)
+        _reclass(reference(), meanwhile, hooked)
     S.steps += _ticks[0]
     _ticks[0] = 0
+
+
+def _reclass(one: Any, before: Any, after: Any) -> None:
+    if type(one) is before:
+        one.__class__ = after

@@ -31,18 +31,6 @@ def dress(wrapper: Any, original: Any) -> Any:
     return hide_from_dynamo(wrapper)
 
 
-def without_hooks(hooked: Any, names: dict[str, Any]) -> Any:
-    """A class like ``hooked``, for objects that take it on, with ``names`` as they were before."""
-    same = {name: getattr(hooked, name) for name in ("__module__", "__qualname__", "__doc__")}
-    return type(hooked.__name__, (hooked,), {**same, **names})
-
-
-def reclass(one: Any, before: Any, after: Any) -> None:
-    """Let an object be of another class, unless it is of a third one by now."""
-    if type(one) is before:
-        one.__class__ = after
-
-
 def leave_no_frame(error: BaseException) -> None:
     """Take the wrapper's own frame out of a traceback, so that it reads as without us.
 

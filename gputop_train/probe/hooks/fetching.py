@@ -19,7 +19,7 @@ from typing import Any
 
 from .. import quiet
 from ..state import S, ident, note_error, now
-from . import dress, hide_from_dynamo, leave_no_frame, without_hooks
+from . import dress, hide_from_dynamo, leave_no_frame
 
 PID, STARTS, BATCHES, FETCH_NS, COLLATE_NS, LONGEST_NS, ITEMS, _ = range(8)
 _SLOT = 8
@@ -99,25 +99,28 @@ def place(torch: Any) -> None:
     base: Any = fetch._BaseDatasetFetcher
     for one in fetchers:
         original = one.fetch
-        _unhooked[one] = _fetcher_without_hooks(one, original)
+        _unhooked[one] = _without_hooks(one, original)
         one.fetch = dress(_make_fetch(original), original)  # type: ignore[method-assign]
     base.collate_fn = _collate_property()
     S.hooks["fetch"] = True
 
 
-def _fetcher_without_hooks(hooked: Any, fetch: Any) -> Any:
-    """The fetcher class as it was before."""
+def _without_hooks(hooked: Any, fetch: Any) -> Any:
+    """A fetcher class like ``hooked`` before it was: for objects that change their class for it."""
 
     def __reduce_ex__(self: Any, protocol: Any) -> Any:
         self.__class__ = hooked  # pickled and copied as what it says it is
         return self.__reduce_ex__(protocol)
 
     names = {
+        "__module__": hooked.__module__,
+        "__qualname__": hooked.__qualname__,
+        "__doc__": hooked.__doc__,
         "__reduce_ex__": __reduce_ex__,
         "fetch": fetch,
         _COLLATE: None,  # no descriptor: what an object holds under this name comes first again
     }
-    return without_hooks(hooked, names)
+    return type(hooked.__name__, (hooked,), names)
 
 
 def _make_fetch(original: Any) -> Any:
