@@ -16,9 +16,11 @@ from .budget import duty, gate
 from .state import S, append, ident, now
 
 _BEGIN, _END = W.OPTIMIZER * 2, W.OPTIMIZER * 2 + 1
+_PRE, _POST = "_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"
 
 
-_placed: list[tuple[Any, int, Any]] = []
+#: (torch's module, the name of the table, our key, our hook)
+_placed: list[tuple[Any, str, int, Any]] = []
 
 
 def place(torch: Any) -> None:
@@ -56,6 +58,8 @@ def place(torch: Any) -> None:
 
     def after(opt: Any, args: Any, kwargs: Any) -> None:
         if ident() != state.thread_id or not state.armed:
+            if id(opt) == state.stepped:
+                quiet.shared[0] = True
             return
         try:
             if state.whole or state.nests:
@@ -77,24 +81,17 @@ def place(torch: Any) -> None:
         except Exception as error:
             state.failed("optimizer", error)
 
-    for hooks, register, hook in (
-        (
-            optimizer._global_optimizer_pre_hooks,
-            optimizer.register_optimizer_step_pre_hook,
-            before,
-        ),
-        (
-            optimizer._global_optimizer_post_hooks,
-            optimizer.register_optimizer_step_post_hook,
-            after,
-        ),
+    names = vars(optimizer)
+    for name, register, hook in (
+        (_PRE, optimizer.register_optimizer_step_pre_hook, before),
+        (_POST, optimizer.register_optimizer_step_post_hook, after),
     ):
         handle = register(hook)
-        _placed.append((hooks, handle.id, hook))
+        _placed.append((names, name, handle.id, hook))
         if hook is before:
-            quiet.add(hooks, handle.id, hook)
+            quiet.add_table(names, name, handle.id, hook)
         else:
-            quiet.add_tick(hooks, handle.id, hook)
+            quiet.add_tick(names[name], handle.id, hook)
     if "torch._dynamo.callback" in sys.modules:
         guard()
     S.hooks["optimizer"] = True
@@ -112,8 +109,10 @@ def guard() -> None:
     compiling: Any = getattr(compiler, "is_compiling", None)
     if compiling is None:
         compiling = getattr(S.torch._utils, "is_compiling", lambda: False)
+    quiet.put_back()
     while _placed:
-        hooks, key, hook = _placed.pop()
+        names, name, key, hook = _placed.pop()
+        hooks = names[name]
         quiet.drop(hooks)
         if hooks.get(key) is hook:
             hooks[key] = _guarded(hook, compiling)

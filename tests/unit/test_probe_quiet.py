@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,9 +21,9 @@ class Optimizer:
 def tables() -> Iterator[tuple[dict[int, Any], dict[int, Any], list[Any]]]:
     """A pre hook's and a post hook's table, and the steps the post hook itself was told of."""
     told: list[Any] = []
-    pre: dict[int, Any] = {7: lambda *args: told.append("before")}
+    pre: dict[int, Any] = {7: lambda *args: told.append("before"), 8: "somebody else's"}
     post: dict[int, Any] = {9: lambda opt, args, kwargs: told.append(opt)}
-    quiet.add(pre, 7, pre[7])
+    quiet.add_table({"pre": pre}, "pre", 7, pre[7])
     quiet.add_tick(post, 9, post[9])
     kept = (S.thread_id, S.stepped, S.quiet_until_ns, S.steps, S.optimizers, S.nests)
     yield pre, post, told
@@ -101,6 +102,56 @@ def test_what_somebody_else_put_there_stays(tables: Any) -> None:
     pre[7] = theirs
     quiet.put_back()
     assert pre[7] is theirs
+
+
+@pytest.fixture
+def module() -> Iterator[dict[str, Any]]:
+    """A module whose table of pre hooks holds ours alone."""
+    names: dict[str, Any] = {"pre": OrderedDict({7: "ours"})}
+    quiet.add_table(names, "pre", 7, "ours")
+    kept = (S.thread_id, S.stepped, S.quiet_until_ns, S.steps, S.optimizers, S.nests)
+    yield names
+    quiet.drop(names["pre"])
+    quiet.shared[0] = False
+    (S.thread_id, S.stepped, S.quiet_until_ns, S.steps, S.optimizers, S.nests) = kept
+
+
+def test_a_table_of_ours_alone_is_empty_meanwhile(module: dict[str, Any]) -> None:
+    ours = module["pre"]
+    be_quiet(Optimizer())
+    assert module["pre"] == {} and ours == {7: "ours"}  # who iterates over it meets no change
+    be_quiet(Optimizer())
+    assert module["pre"] == {}
+    quiet.put_back()
+    assert module["pre"] is ours and ours == {7: "ours"}
+
+
+def test_a_hook_registered_meanwhile_stays_in_the_table_its_handle_knows(
+    module: dict[str, Any],
+) -> None:
+    be_quiet(Optimizer())
+    theirs = module["pre"]
+    theirs[9] = "theirs"
+    quiet.put_back()
+    assert module["pre"] is theirs and theirs == {9: "theirs", 7: "ours"}
+    be_quiet(Optimizer())
+    assert module["pre"] is theirs and theirs[9] == "theirs"
+    assert theirs[7](None, (), {}) is None
+    del theirs[9]
+    quiet.put_back()
+    assert module["pre"] is theirs and theirs == {7: "ours"}
+    be_quiet(Optimizer())
+    assert module["pre"] == {} and module["pre"] is not theirs
+    quiet.put_back()
+    assert module["pre"] is theirs
+
+
+def test_an_optimizer_that_two_threads_step_is_left_to_the_hooks(module: dict[str, Any]) -> None:
+    quiet.shared[0] = True
+    be_quiet(Optimizer())
+    assert module["pre"][7] != "ours" and len(module["pre"]) == 1
+    quiet.put_back()
+    assert module["pre"] == {7: "ours"}
 
 
 class Hooked:

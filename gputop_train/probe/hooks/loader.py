@@ -17,7 +17,6 @@ from ..state import S, append, ident, now
 from . import dress, fetching, leave_no_frame, loader_rows, wrap_attribute
 
 _ID = "_gputop_loader_id"
-_YIELDED = "_num_yielded"  # torch's own count of a pass's batches
 _BEGIN = {False: W.DATA_NOGRAD * 2, True: W.DATA * 2}
 _ITER = W.ITER * 2
 _SIZE_EVERY = 16  # look into one batch in 16 for its size; loaders with a fixed batch_size tell it
@@ -65,7 +64,7 @@ def _hook_next(torch: Any, base: Any) -> None:
             try:
                 if now() - start > LONG_WAIT_NS:
                     _note_if_long(start)
-                if self.__dict__.get(_YIELDED) == 1:
+                if self._num_yielded == 1:  # counted by the original
                     _first_wait(self, now() - start)
             except Exception as error:
                 state.failed("data", error)
@@ -114,7 +113,7 @@ def _hook_next(torch: Any, base: Any) -> None:
                 append((_size(row, batch) << 16 | row["id"]) << 6 | W.ARG_SITE)
                 row["batches"] += 1
                 row["wait_ns"] += end - start
-                if self.__dict__.get(_YIELDED) == 1:
+                if self._num_yielded == 1:
                     _first_wait(self, end - start)
                 if code == 0:
                     state.feeding_loader = row["id"]
