@@ -25,6 +25,11 @@ from .toggle import NothingToToggle, Toggle
 KINDS = ("unrecorded", "recorded", "events")
 BLOCK_S = 0.02
 LEAST_STEPS = 6
+#: Steps after each toggle that are not looked at. Putting hooks in empties the interpreter's caches
+#: for what they replace: beside two cores the first 8 steps were 2% longer than those from the 12th
+#: on, at 0.8 and 3.7 ms (by position in blocks of 0.1 and 0.2 s, 2026-11-30). A training meets that
+#: once in its life.
+SETTLE_STEPS = 16
 LEAST_QUADS = 4
 #: A step longer than this many plain ones was interrupted by something else; in either arm it
 #: counts as so many.
@@ -234,7 +239,7 @@ def measure(
         other: dict[str, list[float]] = {}
         for arm in order:
             toggle.hooks(arm == 1 and watched)
-            for _ in range(3):  # caches settle
+            for _ in range(SETTLE_STEPS):
                 step()
             synchronise()
             for _ in range(count):
