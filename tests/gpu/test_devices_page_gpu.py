@@ -115,9 +115,10 @@ def test_who_else_computes_on_it_is_named(pages: Pages) -> None:
     print(gpu.others, gpu.foreign)
     if gpu.others is None:
         pytest.skip("the driver's process numbers are not ours here: strangers cannot be told")
-    assert gpu.others == 1
-    (found,) = gpu.foreign
-    assert found.pid == pages.stranger and found.name
+    # Others may be at work on the card besides ours.
+    assert gpu.others == len(gpu.foreign) >= 1
+    (found,) = [other for other in gpu.foreign if other.pid == pages.stranger]
+    assert found.name
     assert found.memory is None or found.memory > 2 * GIB
 
 

@@ -13,6 +13,8 @@ from tests.doctor_support import told
 
 pynvml = pytest.importorskip("pynvml")
 pytestmark = pytest.mark.gpu
+#: Where several cards are shared out among several runs of these tests, ours.
+FIRST = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0] or "0"
 
 
 def doctor(**environ):
@@ -26,7 +28,7 @@ def doctor(**environ):
 @pytest.fixture(scope="module")
 def card():
     pynvml.nvmlInit()
-    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    handle = pynvml.nvmlDeviceGetHandleByIndex(int(FIRST))
     yield handle
     pynvml.nvmlShutdown()
 
@@ -70,9 +72,12 @@ def test_a_card_held_by_another_process_is_told(card):
         "print('held', flush=True)\nsys.stdin.read()\n"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", hold],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": FIRST},
     ) as holder:
         assert holder.stdout.readline() == b"held\n"
-        found = doctor(CUDA_VISIBLE_DEVICES="0")["gpu-in-use"]
+        found = doctor(CUDA_VISIBLE_DEVICES=FIRST)["gpu-in-use"]
         holder.stdin.close()
     assert found["level"] == "warn"

@@ -66,7 +66,7 @@ def part_of(asked: Asked, code: str, kind: str) -> tuple[Line, Part]:
 
 def test_a_copy_says_what_it_moves_from_where_and_how_fast(asked: Asked) -> None:
     _, copy = part_of(asked, 'pageable.to("cuda")', "h2d")
-    assert copy.calls == pytest.approx(1.0, abs=0.1)
+    assert copy.calls == pytest.approx(1.0, rel=0.2)  # of the steps whose copies were told
     assert copy.bytes_each == pytest.approx(16 << 20, rel=0.01)
     assert copy.memory == "pageable"
     assert copy.gb_per_s is not None
