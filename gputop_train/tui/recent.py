@@ -62,7 +62,7 @@ class Recent:
     def __init__(self) -> None:
         self._steps: dict[int, Moving[Step]] = {}
         self._ending: dict[int, dict[int, Step]] = {}
-        self._step_rollups: dict[tuple[str, int], Moving[StepRollup]] = {}
+        self._step_rollups: dict[int, Moving[StepRollup]] = {}
         self._gpu = Moving[GpuSample](lambda sample: sample.t_ns, TOGETHER_NS)
         self._procs = Moving[ProcSample](lambda sample: sample.t_ns, TOGETHER_NS)
         self._memory: dict[int | None, Moving[MemorySample]] = {}
@@ -84,13 +84,11 @@ class Recent:
         self._ending[rank] = found
         return found
 
-    def step_rollups(
-        self, reader: RunReader, rank: int, t0: int, t1: int, *, of: str = ""
-    ) -> list[StepRollup]:
-        """Seconds of a rank whose last step ended in the window; ``of`` tells windows apart."""
+    def step_rollups(self, reader: RunReader, rank: int, t0: int, t1: int) -> list[StepRollup]:
+        """Seconds of a rank whose last step ended in the window."""
         # The newest second is stored anew while steps of it end.
         fresh = Moving[StepRollup](lambda row: row.t1_ns, 2 * _NS)
-        moving = self._step_rollups.setdefault((of, rank), fresh)
+        moving = self._step_rollups.setdefault(rank, fresh)
         return moving.read(lambda a, b: reader.step_rollups(a, b, rank=rank), t0, t1)
 
     def gpu(self, reader: RunReader, t0: int, t1: int) -> list[GpuSample]:

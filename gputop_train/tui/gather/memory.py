@@ -141,9 +141,10 @@ def _growth(
         if done >= WARM_UP_STEPS:
             begin = max(begin, rollup.t1_ns)
             break
-    rollups = asked.recent.step_rollups(reader, rank, begin, asked.now_ns, of="growth")
-    wall_s = (rollups[-1].t1_ns - rollups[0].t0_ns) / NS if rollups else 0.0
-    rate = sum(rollup.n for rollup in rollups) / wall_s if wall_s > 0 else 0.0
+    newest = reader.steps_tail(1, rank=rank)
+    wall_s = (min(newest[-1].t1_ns, asked.now_ns) - begin) / NS if newest else 0.0
+    # Counted by the store: rows of half an hour would have to be kept to be summed up here.
+    rate = (count - reader.steps_counted(rank, begin)) / wall_s if wall_s > 0 else 0.0
     points = [((s.t_ns - begin) / NS * rate, float(s.allocated)) for s in samples]
     trend = trend_of([p for p in points if p[0] >= 0], samples[-1].basis) if rate > 0 else None
     if trend is None:
