@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from gputop_train.diagnose import evidence
-from gputop_train.diagnose.accounting import lost_share
+from gputop_train.diagnose.accounting import lost_share, most_lost
+from gputop_train.diagnose.loading_advice import widened
 from gputop_train.diagnose.loading_model import (
     MAX_WORKERS,
     WORST_EFFICIENCY,
@@ -103,7 +104,8 @@ class Forecast:
         loader = supply.loader
         if lost is None or loader is None or loader.iterable or lost >= 1:
             return None
-        if loader.num_workers == 0 and max(loader.epochs, supply.built) > _PASSES:
+        kept = loader.num_workers > 0 and loader.persistent_workers
+        if not kept and max(loader.epochs, supply.built) > _PASSES:
             return None  # each pass would start its workers anew, which no rate tells
         if loader.num_workers == 0:
             return _from_none(window, lost, workers)
@@ -129,7 +131,7 @@ def _from_none(window: Window, lost: float, workers: int) -> Prediction | None:
     ends = [model.step_ms / model.step_with(workers, optimistic=o) for o in (False, True)]
     s = "s" if workers > 1 else ""
     basis = f"slowest of trainer, {workers} worker{s}, cores as measured"
-    return Prediction.between(min(ends), max(ends), basis)
+    return _widened(window, lost, ends, basis)
 
 
 def _from_some(window: Window, lost: float, now: int, workers: int) -> Prediction | None:
@@ -149,7 +151,16 @@ def _from_some(window: Window, lost: float, now: int, workers: int) -> Predictio
     basis = (
         f"batches of {pace.fetch_ms:.3g} ms from {workers} workers, training {pace.floor_ms:.3g} ms"
     )
-    return Prediction.between(min(ends), max(ends), basis)
+    return _widened(window, lost, ends, basis)
+
+
+def _widened(
+    window: Window, lost: float, ends: tuple[float, float] | list[float], basis: str
+) -> Prediction:
+    most = most_lost(window, "data_wait", lost)
+    allowed, top = (1 / max(_LEAST, 1 - share) for share in (lost, most))
+    low, high = widened(min(ends), max(ends), allowed, top)
+    return Prediction.between(low, high, basis)
 
 
 def _advised(report: Mapping[str, Any], asked: Mapping[str, Any]) -> Prediction | None:

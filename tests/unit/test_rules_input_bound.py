@@ -45,8 +45,8 @@ def test_on_two_cores_that_also_train_the_forecast_is_below_the_ceiling():
     found = judge(make_steps(100, {"data_wait": 9, "backward": 1}), loaders=(loader(),), cores=2)
     assert isinstance(found, Finding) and found.gain and found.gain.expected
     assert found.gain.ceiling == pytest.approx(10)
-    # 10 ms of CPU work a step on 2 cores: never below 5 ms.
-    assert found.gain.expected[1] <= 2.0 + 1e-9
+    # 10 ms of CPU work a step on 2 cores: never below 5 ms, by a model that may be a tenth wrong.
+    assert found.gain.expected[1] <= 2.0 * 1.1 + 1e-9
     assert found.gain.expected[0] > 1.0
 
 
@@ -450,3 +450,16 @@ def test_workers_with_threads_of_their_own_are_named_without_a_closer_cause():
     found = input_bound.judge(replace(made, procs=procs))
     assert isinstance(found, Finding)
     assert found.refined is None
+
+
+def test_the_ceiling_is_by_the_largest_loss_there_can_be():
+    # Events saw a fifth, the host waited for half, the GPU computes for a quarter at most.
+    steps = make_steps(100, {"data_wait": 5, "forward": 5}, exposed={"data_wait": 2.0})
+    found = judge(steps, on_gpu=True, util=25, loaders=(loader(num_workers=4),))
+    assert isinstance(found, Finding) and found.gain is not None
+    assert found.lost_share == pytest.approx(0.2)
+    assert found.gain.ceiling == pytest.approx(2.0)
+    # Where the GPU is busier than that it is what training comes down to.
+    busy = judge(steps, on_gpu=True, util=72, loaders=(loader(num_workers=4),))
+    assert isinstance(busy, Finding) and busy.gain is not None
+    assert busy.gain.ceiling == pytest.approx(1 / (0.72 / 1.2))

@@ -50,7 +50,8 @@ def test_the_advice_says_how_rare_saves_must_be_and_what_they_cost_then():
 def test_the_gain_is_that_of_the_formula():
     gain = judge_saves(saves(20, 200)).gain
     assert gain.ceiling == pytest.approx(2.0)
-    assert gain.expected == pytest.approx((2.0 * 2000 * 10 / (2000 * 10 + 200), 2.0))
+    # From ten times rarer, every 200 steps, to none at all.
+    assert gain.expected == pytest.approx((2.0 * 200 * 10 / (200 * 10 + 200), 2.0))
 
 
 def test_saving_below_three_percent_is_silent():

@@ -78,8 +78,9 @@ def test_other_numbers_of_workers_come_from_the_rate_model() -> None:
         assert 0 < low <= found.value <= high <= ceiling + 1e-9
     one, two, eight = [found.value for found in by_count if found is not None]
     assert one < two < eight
-    # One worker makes a batch in 80 ms beside 20 ms of training: 1.25x at best.
-    assert by_count[0] is not None and by_count[0].interval[1] == pytest.approx(1.25)  # type: ignore[index]
+    # One worker makes a batch in 80 ms beside 20 ms of training: 1.25x at best, by a model that
+    # may be wrong by a tenth.
+    assert by_count[0] is not None and by_count[0].interval[1] == pytest.approx(1.25 * 1.1)  # type: ignore[index]
 
 
 def test_a_setting_beside_the_workers_changes_nothing_about_their_rate() -> None:

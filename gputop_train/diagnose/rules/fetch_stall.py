@@ -21,6 +21,7 @@ from gputop_train.diagnose.loading_advice import (
     SETS_THE_PACE,
     at,
     bounded,
+    ceiling_of,
     loader_at,
     more_workers,
     places,
@@ -33,7 +34,6 @@ from gputop_train.diagnose.rules.base import (
     Threshold,
     amount,
     cores,
-    gain,
     ms,
     number,
     percent,
@@ -290,7 +290,7 @@ def _storage(rate: float | None) -> Evidence:
 
 def _ceiling(found: Finding, basis: str) -> Gain:
     at_least = found.gain is not None and found.gain.at_least
-    return gain(found.lost_share, basis, at_least=at_least)
+    return Gain(ceiling_of(found), None, basis, at_least)
 
 
 PAGE = Page(

@@ -14,7 +14,13 @@ Fix: the closer cause's. Probe: replay cached batches for 50 steps. Gain: ceilin
 from __future__ import annotations
 
 from gputop_train.diagnose import crowding
-from gputop_train.diagnose.accounting import account, largest_ns, lost_share, without_largest
+from gputop_train.diagnose.accounting import (
+    account,
+    largest_ns,
+    lost_share,
+    most_lost,
+    without_largest,
+)
 from gputop_train.diagnose.drawing import BEYOND_ANY_BATCH, MOST, drawing, drawing_advice
 from gputop_train.diagnose.loading_advice import loader_line, parent_advice
 from gputop_train.diagnose.loading_advice import places as loading_places
@@ -188,7 +194,11 @@ def _finding(
         where=places,
         where_missing=why_none,
         advice=advice,
-        gain=gain(lost, f"T / (T - E), E {basis}", at_least=basis == LOWER_BOUND),
+        gain=gain(
+            most_lost(window, "data_wait", lost),
+            "T / (T - E), E the host's wait, at most what the GPU is idle",
+            at_least=basis == LOWER_BOUND,
+        ),
     )
 
 
@@ -303,6 +313,9 @@ PAGE = Page(
         "without a DataLoader: do the work once before training, or in a thread beside it",
     ),
     test="replay cached batches for 50 steps",
-    gain="ceiling T / (T - E); a forecast only where a closer cause has a rate model",
+    gain=(
+        "ceiling T / (T - E) with the largest E there can be: the host's wait, at most what the "
+        "GPU is idle; a forecast only where a closer cause has a rate model"
+    ),
 )
 RULE = Rule(ID, 30, judge, probe="replay cached batches for 50 steps", page=PAGE)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from gputop_train.diagnose.accounting import account
 from gputop_train.diagnose.drawing import DRAWS, drawing
-from gputop_train.diagnose.loading_advice import ASKS, at, loader_at, places
+from gputop_train.diagnose.loading_advice import ASKS, at, bounded, loader_at, places
 from gputop_train.diagnose.loading_model import (
     WORTH,
     LoadModel,
@@ -29,7 +29,6 @@ from gputop_train.diagnose.rules.base import (
     Rule,
     RuledOut,
     Threshold,
-    ceiling,
     ms,
     number,
     percent,
@@ -101,11 +100,8 @@ def _reads_an_item(window: Window, supply: Supply) -> float | None:
 def _gain(found: Finding, plan: WorkerPlan | None) -> Gain | None:
     if plan is None or plan.high < 1 + WORTH:
         return None  # no number of workers is advised
-    top = ceiling(found.lost_share)
-    high = plan.high if top is None else min(plan.high, top)
     text = f"slowest of trainer, {plan.workers} worker{'s' * (plan.workers > 1)}, cores as measured"
-    at_least = found.gain is not None and found.gain.at_least
-    return Gain(top, (min(plan.low, high), high), text, at_least=at_least)
+    return bounded(found, plan.low, plan.high, text)
 
 
 def _advice(
