@@ -103,7 +103,7 @@ def _may(tensor: Any, name: str, args: Any, kwargs: Any) -> bool:
     if not (_is_cuda(target) or (name == "cuda" and (target is None or type(target) is int))):
         return False
     if not tensor.is_pinned():
-        _say(NO_EFFECT, "what is copied to the GPU is not in pinned memory: set pin_memory")
+        _say(NO_EFFECT, "what is copied to the GPU is not in pinned memory: pin it (pin_memory)")
         return False
     where = tensor.untyped_storage().data_ptr()
     if not any(where in batch for batch in _fresh):
