@@ -106,7 +106,10 @@ def test_healthy_is_healthy(tmp_path):
     assert (report["status"], report["healthy"], report["verdict"]) == ("healthy", True, None)
 
 
-@pytest.mark.parametrize(("name", "steps"), [("syncing", "50"), ("launch_bound", "150")])
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [("syncing", "50"), pytest.param("launch_bound", "150", marks=pytest.mark.long)],
+)
 def test_what_is_wrong_on_a_gpu_alone_is_no_fault_on_a_cpu(tmp_path, name, steps):
     report = watch(tmp_path, name, "--steps", steps)
     assert report["status"] in ("healthy", "abstained")

@@ -188,6 +188,7 @@ def agrees(read_ms: float, true_ms: float) -> bool:
     return abs(read_ms - true_ms) <= max(0.05 * true_ms, 2.0)
 
 
+@pytest.mark.long
 @undisturbed_at_least_once
 def test_a_sleep_between_the_parts_of_a_step_is_other(tmp_path):
     agrees_with_the_loop(*train(tmp_path, steps=61, other=50, forward=20))

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gputop_train.collect.ring_reader import Ring
 from tests.probe_support import Deployed, deploy, run
 
@@ -71,6 +73,7 @@ def test_a_burst_on_a_cpu_counts_operators_and_no_kernels(tmp_path: Path) -> Non
     assert (out, err) == ("done\n", "")  # Kineto has messages of its own: none may show
 
 
+@pytest.mark.long
 def test_the_scripts_own_profiler_works_as_ever_after_a_burst(tmp_path: Path) -> None:
     body = """
         def count():
@@ -90,6 +93,7 @@ def test_the_scripts_own_profiler_works_as_ever_after_a_burst(tmp_path: Path) ->
     ]
 
 
+@pytest.mark.long
 def test_a_script_that_starts_its_profiler_meanwhile_finds_ours_gone(tmp_path: Path) -> None:
     body = """
         import sys

@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from gputop_train.collect.ring_reader import Ring
 from tests.probe_support import deploy
 
@@ -31,6 +33,7 @@ def wait_until(condition, what: str) -> None:  # type: ignore[no-untyped-def]
         time.sleep(0.1)
 
 
+@pytest.mark.long
 def test_the_sampler_stops_when_a_reader_says_so(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)

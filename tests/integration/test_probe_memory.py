@@ -14,6 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gputop_train.collect.ring_reader import Ring
 from tests.probe_support import Deployed, deploy, run
 
@@ -223,6 +225,7 @@ def test_a_first_forward_that_does_not_fit_is_told_and_inference_is_not(tmp_path
     assert result.returncode == 1 and deployed.ring_files() == []
 
 
+@pytest.mark.long
 def test_a_forked_childs_error_is_not_its_parents(tmp_path: Path) -> None:
     body = """
         import os
@@ -359,6 +362,7 @@ allocate(3)
 """
 
 
+@pytest.mark.long
 def test_what_torch_does_not_offer_is_named_and_the_error_is_as_ever(tmp_path: Path) -> None:
     bare, result, deployed = side_by_side(tmp_path, TRAIN + BROKEN)
     assert (result.returncode, result.stdout) == (bare.returncode, bare.stdout)

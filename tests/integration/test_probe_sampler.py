@@ -104,8 +104,15 @@ def watch(tmp_path: Path, body: str) -> tuple[list[Step], list[tuple[str, int]]]
     return steps, seen
 
 
+#: Others like them are left.
+LONG = ("a queue filled by a thread is data wait", "bookkeeping in the loop is other")
+
+
 @undisturbed_at_least_once
-@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.long if n in LONG else ()) for n in LOOPS],
+)
 def test_time_between_the_edges_gets_its_name(name: str, tmp_path: Path) -> None:
     body, label, call = LOOPS[name]
     steps, seen = watch(tmp_path, body)

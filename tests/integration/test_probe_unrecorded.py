@@ -156,7 +156,7 @@ def test_a_fast_loop_keeps_its_count_its_saves_its_evaluations_and_its_long_wait
     ("body", "steps"),
     [
         pytest.param(TWO_OPTIMIZERS, 1200, id="two optimizers, one of them twice a step"),
-        pytest.param(CLOSURES, 600, id="closures"),
+        pytest.param(CLOSURES, 600, id="closures", marks=pytest.mark.long),
         pytest.param(SKIPPED, 1000, id="steps that the scaler skips"),
     ],
 )
