@@ -23,11 +23,12 @@ def markdown(bodies: Sequence[dict[str, Any]]) -> str:
     days = sorted({body["started"][:10] for body in bodies})
     loads = [run["load"] for run in runs if run.get("load") is not None]
     cores = sorted({body["machine"]["cpus"] for body in bodies})
+    clock = where.get("clock") or "not looked at"
     lines = [
         f"# What watching costs a step: {'CPU' if where['device'] == 'cpu' else card}",
         "",
         f"{' and '.join(days)}, {card}{driver}, torch {where['torch']}, Python {where['python']}, "
-        f"CPUs a part: {' or '.join(map(str, cores))}, commit {where['commit']}"
+        f"CPUs a part: {' or '.join(map(str, cores))}, clock: {clock}, commit {where['commit']}"
         + (f", load {min(loads):.1f} to {max(loads):.1f} as items began." if loads else "."),
         "",
         "Run with:",
