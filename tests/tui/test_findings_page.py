@@ -16,7 +16,14 @@ from gputop_train.store.retention import KEEP_NS
 from gputop_train.store.rollup import StepRollup
 from gputop_train.store.writer import RunWriter
 from gputop_train.tui.gather.asked import Asked
-from gputop_train.tui.gather.findings import Findings, Seen, claims_of, of_report, window_idle
+from gputop_train.tui.gather.findings import (
+    Findings,
+    Seen,
+    _add,
+    claims_of,
+    of_report,
+    window_idle,
+)
 from gputop_train.tui.paint import ASCII, UNICODE, Row, width_of
 from gputop_train.tui.screens.findings import FindingsPage
 from gputop_train.tui.screens.lines import LinesPage
@@ -205,7 +212,22 @@ def test_in_the_middle_of_a_replay_the_reports_word_stands_for_the_whole_run(
 
 def seen(t_s: float, status: str, *, note: bool = False, id: str = "") -> Seen:
     key = (status, id, "")
-    return Seen(int(t_s * S), key, text=b"" if note else b"{}")
+    return Seen(int(t_s * S), key, stored=not note, text=b"" if note else b"{}")
+
+
+def test_what_is_kept_of_a_claim_that_stands_for_a_day_is_a_row_a_minute_and_one_text() -> None:
+    kept: list[Seen] = []
+    for i in range(6 * 60 * 24):
+        lost = 0.1 + 0.01 * (i % 30)
+        one = Seen(i * 10 * S, ("verdict", "x", ""), lost=(lost, lost), stored=True, text=b"{}")
+        _add(kept, one)
+    assert len(kept) == 24 * 60 + 1  # and the one it began with
+    assert [one.t_ns for one in kept if one.text] == [kept[-1].t_ns]
+    assert len({id(one.key) for one in kept}) == 1
+    (claim,) = claims_of(kept, 0, 24 * 3600 * S, lambda _: None)
+    assert claim.lost == pytest.approx((0.1, 0.39))
+    _add(kept, Seen(10**15, ("healthy", "", ""), stored=True, text=b"{}"))
+    assert [bool(one.text) for one in kept[-2:]] == [True, True]  # how each of them ended
 
 
 def test_old_changes_are_known_to_the_minute_unless_they_were_noted() -> None:

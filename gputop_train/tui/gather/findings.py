@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,19 +29,28 @@ MAX_CLAIMS = 200
 #: The whole run is judged anew after so many seconds, and after so many times what that took.
 WHOLE_S, REST = 15.0, 50.0
 NS = 1_000_000_000
+MINUTE_NS = 60 * NS
 
 Key = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A stored diagnosis, or a note that one began to stand (then ``text`` is empty)."""
+    """A stored diagnosis, or a note that one began to stand.
+
+    Attributes:
+        lost: Lowest and highest lost share, of it and of those just before it that are not kept.
+        stored: Whether it is a diagnosis.
+        text: What was judged, as JSON; only kept of the newest with the same claim, the others'
+            is in the store.
+    """
 
     t_ns: int
     key: Key
     severity: str = ""
     confidence: str = ""
-    lost: float | None = None
+    lost: tuple[float, float] | None = None
+    stored: bool = False
     text: bytes = b""
 
 
@@ -106,7 +115,7 @@ class Findings:
         # A replay's last moment may lie just before the end, with all that came after it in sight.
         over = ended_ns is not None and (asked.now_ns >= ended_ns or final is not None)
         whole, idle = self._whole(asked, ended_ns, final)
-        claims = claims_of(live, begin_ns, asked.now_ns, lambda seen: _record(kept, seen))
+        claims = claims_of(live, begin_ns, asked.now_ns, lambda seen: _record(kept, seen, reader))
         state = next(iter(reader.probe_states().values()), {})
         return FindingsView(
             claims=tuple(claims[-MAX_CLAIMS:]),
@@ -154,7 +163,24 @@ def follow(kept: Kept, reader: RunReader) -> None:
     """Read the diagnoses that came since the last look."""
     for found in reader.findings(t0_ns=kept.upto_ns + 1):
         kept.upto_ns = found.t_ns
-        kept.seen.append(_seen(found.t_ns, found.body))
+        _add(kept.seen, _seen(found.t_ns, found.body))
+
+
+def _add(seen: list[Seen], one: Seen) -> None:
+    """Append, and keep no more of a claim that stands for days than when it began and its minutes.
+
+    A live run is judged every ten seconds, and a judgement is some kilobytes.
+    """
+    if seen and seen[-1].key == one.key:
+        before = seen[-1]
+        one = replace(one, key=before.key)
+        first = len(seen) < 2 or seen[-2].key != one.key
+        if not first and before.t_ns // MINUTE_NS == one.t_ns // MINUTE_NS:
+            ends = [end for pair in (before.lost, one.lost) if pair is not None for end in pair]
+            seen[-1] = replace(one, lost=(min(ends), max(ends)) if ends else None)
+            return
+        seen[-1] = replace(before, text=b"")
+    seen.append(one)
 
 
 def _final(reader: RunReader, ended_ns: int | None) -> Diagnosis | None:
@@ -174,7 +200,8 @@ def _seen(t_ns: int, body: Mapping[str, Any]) -> Seen:
         _key(str(body.get("status") or ""), about),
         str(about.get("severity") or ""),
         str(about.get("confidence") or ""),
-        float(lost) if isinstance(lost, (int, float)) else None,
+        (float(lost), float(lost)) if isinstance(lost, (int, float)) else None,
+        True,
         msgspec.json.encode(body),
     )
 
@@ -194,12 +221,15 @@ def _noted(reader: RunReader) -> list[Seen]:
     return out
 
 
-def _record(kept: Kept, seen: Seen) -> Diagnosis | None:
-    """A stored diagnosis as a record, decoded once."""
+def _record(kept: Kept, seen: Seen, reader: RunReader) -> Diagnosis | None:
+    """A stored diagnosis as a record, decoded once; ``None`` of one that the store has thinned."""
     if seen.t_ns not in kept.records:
         if len(kept.records) > 2 * MAX_CLAIMS:
             kept.records.clear()
-        kept.records[seen.t_ns] = decoded(msgspec.json.decode(seen.text))
+        body = msgspec.json.decode(seen.text) if seen.text else None
+        if body is None:
+            body = next((one.body for one in reader.findings(seen.t_ns, seen.t_ns)), None)
+        kept.records[seen.t_ns] = None if body is None else decoded(body)
     return kept.records[seen.t_ns]
 
 
@@ -219,20 +249,20 @@ def claims_of(
     """
     stretches: list[list[Seen]] = []
     # A note carries the time of the diagnosis it is of, and goes before it.
-    for one in sorted(seen, key=lambda one: (one.t_ns, bool(one.text))):
+    for one in sorted(seen, key=lambda one: (one.t_ns, one.stored)):
         if stretches and stretches[-1][-1].key == one.key:
             stretches[-1].append(one)
         else:
             stretches.append([one])
-    noted = {one.t_ns for one in seen if not one.text}
+    noted = {one.t_ns for one in seen if not one.stored}
     out = []
     for stretch, follows in zip(stretches, [*stretches, None][1:], strict=True):
         after = follows[0] if follows is not None else None
         first = stretch[0]
         edges = [edge.t_ns for edge in (first, after) if edge is not None]
         coarse = any(t_ns not in noted and now_ns - t_ns > KEEP_NS for t_ns in edges)
-        stored = [one for one in stretch if one.text]
-        lost = [one.lost for one in stored if one.lost is not None]
+        stored = [one for one in stretch if one.stored]
+        lost = [end for one in stored if one.lost is not None for end in one.lost]
         told = stored[-1] if stored else first
         out.append(
             Claim(
