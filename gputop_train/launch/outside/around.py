@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -16,6 +17,7 @@ from gputop_train.collect.procs import (
     Reading,
     Traffic,
     parse_io,
+    parse_run_delay,
     process_table,
     rates_between,
 )
@@ -69,7 +71,8 @@ class Surroundings:
         for stat in [table.get(self._target.pid), *self._workers(table.values())]:
             if stat is None:
                 continue
-            reading = Reading(now_ns, stat, self._io(stat.pid))
+            delay_ns = parse_run_delay(read_text(f"/proc/{stat.pid}/schedstat"))
+            reading = Reading(now_ns, stat, self._io(stat.pid), delay_ns)
             known = self._series.get(stat.pid)
             if known is None or known.first.stat.start_ticks != stat.start_ticks:
                 known = self._series[stat.pid] = _Series(reading, reading)
@@ -90,6 +93,18 @@ class Surroundings:
         """Mean cores of the training process."""
         known = self._series.get(self._target.pid)
         return None if known is None else rates_between(known.first, known.last).cpu
+
+    def trainer_denied(self) -> float | None:
+        """Mean cores that its main thread was ready for and did not get."""
+        known = self._series.get(self._target.pid)
+        return None if known is None else rates_between(known.first, known.last).run_delay
+
+    def cores(self) -> float | None:
+        """Cores the training process may use, by its affinity."""
+        try:
+            return float(len(os.sched_getaffinity(self._target.pid)))
+        except OSError:
+            return None
 
     def cores_free(self) -> float | None:
         """Mean idle cores of the machine."""

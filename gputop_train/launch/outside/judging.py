@@ -24,6 +24,7 @@ from gputop_train.diagnose.rules import (
 )
 from gputop_train.diagnose.rules.base import COVERAGE, CRITICAL, INFO, WARN, percent
 from gputop_train.diagnose.supply import BUSY_WORKER
+from gputop_train.launch.outside.crowd import Crowd, crowd_of
 from gputop_train.launch.outside.observed import Observed, loader_built
 from gputop_train.launch.outside.stacks import Place
 from gputop_train.model import Abstention, Advice, Diagnosis, Evidence, Finding, Gain, Where
@@ -85,6 +86,9 @@ def _rank(finding: Finding) -> int:
 def _input(seen: Observed) -> Judged:
     share = seen.shares().get("data_wait", 0.0)
     lost = _lost(seen, input_bound.ID, share, INFO)
+    crowd = crowd_of(seen)
+    if crowd is not None and crowd.lost > share:
+        return _crowded(seen, crowd)
     full = seen.cores_free is not None and seen.cores_free < _FULL_MACHINE
     if lost is None and full and seen.workers and not seen.on_gpu:
         # What is late may hide: training itself is slow where it shares its cores with its workers.
@@ -124,6 +128,14 @@ def _input(seen: Observed) -> Judged:
         _loading_advice(seen, refined, loader, code),
         refined=refined,
     )
+
+
+def _crowded(seen: Observed, crowd: Crowd) -> Finding:
+    """Few waits, and training that is slow itself: its workers have the cores it wants."""
+    loader, code = _loading(seen)
+    where = [*([loader] if loader else []), *code]
+    evidence, mend = crowd.evidence(), Advice(crowd.mend(f" ({_name(loader)})" if loader else ""))
+    return _finding(seen, input_bound.ID, crowd.lost, crowd.summary(), evidence, where, [mend])
 
 
 def _loading(seen: Observed) -> tuple[Where | None, list[Where]]:

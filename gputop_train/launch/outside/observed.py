@@ -56,6 +56,8 @@ class Observed:
         on_gpu: The process holds a GPU's driver.
         root: What to put before its paths to read its files.
         trainer_cpu: Mean cores of the training process.
+        trainer_denied: Cores its main thread was ready for and did not get, mean.
+        cores: Cores it may use.
         cores_free: Mean idle cores of the machine.
     """
 
@@ -73,6 +75,8 @@ class Observed:
     workers: tuple[Worker, ...] = ()
     cards: tuple[Card, ...] = ()
     trainer_cpu: float | None = None
+    trainer_denied: float | None = None
+    cores: float | None = None
     cores_free: float | None = None
     missing: dict[str, str] = field(default_factory=dict)
 

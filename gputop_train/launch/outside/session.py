@@ -130,6 +130,7 @@ class Session:
         seen.seconds = time.monotonic() - self._began
         seen.workers, seen.cards = around.workers(), around.cards()
         seen.trainer_cpu, seen.cores_free = around.trainer_cpu(), around.cores_free()
+        seen.trainer_denied, seen.cores = around.trainer_denied(), around.cores()
         seen.missing = dict(around.missing)
         if self._refused is not None:
             seen.missing["stacks"] = str(self._refused)
