@@ -33,6 +33,7 @@ SEEN = {
     "logging-stall",
     "host-compute",
     "host-sync-stall",
+    "anomaly-mode",
 }
 STARTS_S = 90.0
 

@@ -181,6 +181,58 @@ def test_workers_that_have_the_cores_training_wants_are_what_is_bound(script):
         assert judging.judge(other).verdict is None, name
 
 
+def place_at(script):
+    return Place(script, 5, "train", "loss = model(batch)")
+
+
+def test_compiling_while_steps_go_on_is_recompilation_and_a_first_compilation_is_none(script):
+    first, again = Observed(on_gpu=False), Observed(on_gpu=False)
+    place = place_at(script)
+    compiles = Sight("compile", 20, place, place, False, False)
+    steps = [Sight(k, 10, place, place, False, False) for k in ("backward", "optimizer")]
+    for _ in range(6):  # a long compilation, a step, an evaluation's, and steps
+        first.add([compiles], 0)
+    for piece in ([compiles, *steps], steps, [compiles], [compiles, *steps], steps, steps):
+        first.add(piece, 0)
+    for _ in range(6):
+        again.add([compiles, *steps], 0)
+    assert all(f.id != "recompilation" for f in [judging.judge(first).verdict] if f is not None)
+    found = judging.judge(again).verdict
+    assert found is not None and found.id == "recompilation" and found.where[0].line == 5
+    assert found.lost_share == pytest.approx(0.5)
+
+
+def test_stacks_written_down_by_autograd_are_anomaly_detection(script):
+    place = place_at(script)
+    seen = Observed(on_gpu=False)
+    for _ in range(5):
+        seen.add([Sight("forward", 2, place, place, False, False, True)], 0)
+        seen.add([Sight("backward", 60, place, place, False, False)], 0)
+    found = judging.judge(seen).verdict
+    assert found is not None and (found.id, found.severity) == ("anomaly-mode", "warn")
+    assert found.gain is None and found.lost_share == pytest.approx(10 / 310)
+    once = Observed(on_gpu=False)
+    for i in range(5):
+        once.add([Sight("backward", 60, place, place, False, False, i == 0)], 0)
+    assert judging.judge(once).verdict is None
+
+
+def test_the_compilers_own_traces_are_no_anomaly_detection():
+    train = Frame("/home/x/t.py", "train", 9)
+    step = Frame("/v/torch/optim/optimizer.py", "wrapper", 5)
+    back = Frame("/v/torch/autograd/graph.py", "_engine_run_backward", 5)
+    dynamo = Frame("/v/torch/_dynamo/convert_frame.py", "compile", 5)
+    write = Frame("/v/torch/fx/traceback.py", "format_stack", 5)
+    parts = {
+        (MAIN, (train, step)): 5,
+        (MAIN, (train, back)): 5,
+        (MAIN, (train, write)): 1,
+        (MAIN, (train, dynamo, write)): 1,
+    }
+    found = stacks.Classifier(on_gpu=False).look(parts)
+    assert sorted(sight.traced for sight in found) == [False, False, False, True]
+
+
 def test_beside_a_gpu_only_what_it_cannot_have_worked_through_is_lost(script):
     parts = {"data_wait": 64, "forward": 36}
     found = judging.judge(observed(script, parts, util=34.0, on_gpu=True))

@@ -8,8 +8,6 @@ pairs). Everything is of medium confidence at most: no step, no copy and no kern
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Callable
 
 from gputop_train.diagnose.rules import (
@@ -22,19 +20,25 @@ from gputop_train.diagnose.rules import (
     main_process_loading,
     prep_stall,
 )
-from gputop_train.diagnose.rules.base import COVERAGE, CRITICAL, INFO, WARN, percent
+from gputop_train.diagnose.rules.base import COVERAGE, INFO, WARN, percent
 from gputop_train.diagnose.supply import BUSY_WORKER
+from gputop_train.launch.outside import modes
+from gputop_train.launch.outside.claims import (
+    Judged,
+    at_least,
+    finding,
+    lost_for_sure,
+    name_of,
+    where_of,
+)
 from gputop_train.launch.outside.crowd import Crowd, crowd_of
 from gputop_train.launch.outside.observed import Observed, loader_built
-from gputop_train.launch.outside.stacks import Place
-from gputop_train.model import Abstention, Advice, Diagnosis, Evidence, Finding, Gain, Where
+from gputop_train.model import Abstention, Advice, Diagnosis, Evidence, Finding, Where
 
-#: Three seconds of stacks before anything is said, ten for medium confidence (proposed here).
-MIN_SAMPLES, FULL_SAMPLES = 60, 200
+#: Three seconds of stacks before anything is said (proposed here).
+MIN_SAMPLES = 60
 #: What comes now and then must have come so often to be a pattern (proposed here).
 MIN_PIECES = 2
-#: Quantile of the interval a share must lie above its threshold with (95%, one-sided).
-_Z = 1.64
 MAX_PLACES = 3
 #: A machine with less than this idle has no core to spare (proposed here).
 _FULL_MACHINE = 0.2
@@ -45,10 +49,6 @@ UNSEEN = {
     "launch-bound": "kernels and their gaps are not seen from outside",
     "steps": "step boundaries are not seen from outside",
 }
-_BASIS = "T / (T - E), E by samples of the stack"
-_COMMON = "gputop-train train.py"
-
-Judged = Finding | Abstention | None
 
 
 def judge(seen: Observed) -> Diagnosis:
@@ -85,7 +85,7 @@ def _rank(finding: Finding) -> int:
 
 def _input(seen: Observed) -> Judged:
     share = seen.shares().get("data_wait", 0.0)
-    lost = _lost(seen, input_bound.ID, share, INFO)
+    lost = lost_for_sure(seen, input_bound.ID, share, INFO)
     crowd = crowd_of(seen)
     if crowd is not None and crowd.lost > share:
         return _crowded(seen, crowd)
@@ -118,11 +118,11 @@ def _input(seen: Observed) -> Judged:
         main_process_loading.ID: "the training process prepares every batch itself (num_workers=0)",
         prep_stall.ID: f"its {len(busy)} workers are busy all the time and do not keep up",
     }.get(refined or "", "batches are not there in time")
-    return _finding(
+    return finding(
         seen,
         input_bound.ID,
         lost,
-        f"Training waits for data in {_at_least(seen, lost)} of the time: {why}.",
+        f"Training waits for data in {at_least(seen, lost)} of the time: {why}.",
         evidence,
         [*([loader] if loader else []), *code],
         _loading_advice(seen, refined, loader, code),
@@ -134,8 +134,8 @@ def _crowded(seen: Observed, crowd: Crowd) -> Finding:
     """Few waits, and training that is slow itself: its workers have the cores it wants."""
     loader, code = _loading(seen)
     where = [*([loader] if loader else []), *code]
-    evidence, mend = crowd.evidence(), Advice(crowd.mend(f" ({_name(loader)})" if loader else ""))
-    return _finding(seen, input_bound.ID, crowd.lost, crowd.summary(), evidence, where, [mend])
+    evidence, mend = crowd.evidence(), Advice(crowd.mend(f" ({name_of(loader)})" if loader else ""))
+    return finding(seen, input_bound.ID, crowd.lost, crowd.summary(), evidence, where, [mend])
 
 
 def _loading(seen: Observed) -> tuple[Where | None, list[Where]]:
@@ -144,18 +144,18 @@ def _loading(seen: Observed) -> tuple[Where | None, list[Where]]:
     built = loader_built(loops[0], seen.root) if loops else None
     loader = built or (loops[0] if loops else None)
     code = [
-        _where(place)
+        where_of(place)
         for _, place, _ in seen.lines("data_wait")
         if loader is None or (place.file, place.line) not in {(p.file, p.line) for p in loops}
     ]
-    return (None if loader is None else _where(loader)), code[: MAX_PLACES - 1]
+    return (None if loader is None else where_of(loader)), code[: MAX_PLACES - 1]
 
 
 def _loading_advice(
     seen: Observed, refined: str | None, loader: Where | None, code: list[Where]
 ) -> list[Advice]:
-    at = f" ({_name(loader)})" if loader else ""
-    dear = f" ({_name(code[0])})" if code else ""
+    at = f" ({name_of(loader)})" if loader else ""
+    dear = f" ({name_of(code[0])})" if code else ""
     cheaper = Advice(f"Make preparation cheaper{dear}: vectorise it, or do the fixed part offline.")
     if refined == main_process_loading.ID:
         return [
@@ -231,18 +231,18 @@ def _pause(
 ) -> Judged:
     """What stands between steps; it stops the loop, so all of it is lost unless ``bounded``."""
     share = seen.shares().get(label, 0.0)
-    lost = _lost(seen, id_, share, floor, bounded=bounded)
+    lost = lost_for_sure(seen, id_, share, floor, bounded=bounded)
     if not isinstance(lost, float):
         return lost
     if seen.pieces_with[label] < MIN_PIECES:
         return Abstention(id_, f"it was met once in {seen.seconds:.0f} s: watch longer to tell")
-    places = [_where(place) for _, place, _ in seen.lines(label)][:MAX_PLACES]
-    at = f" ({_name(places[0])})" if places else ""
-    return _finding(
+    places = [where_of(place) for _, place, _ in seen.lines(label)][:MAX_PLACES]
+    at = f" ({name_of(places[0])})" if places else ""
+    return finding(
         seen,
         id_,
         lost,
-        f"{says} {_at_least(seen, lost, bounded=bounded)} of the time.",
+        f"{says} {at_least(seen, lost, bounded=bounded)} of the time.",
         [
             Evidence(label.replace("checkpoint", "saving"), share, "of its samples"),
             Evidence("met in", seen.pieces_with[label], f"of {seen.pieces} looks of two seconds"),
@@ -258,17 +258,17 @@ def _sync(seen: Observed) -> Judged:
         return None  # a read on a CPU waits for nothing
     id_ = host_sync_stall.ID
     share = seen.shares().get("sync", 0.0)
-    lost = _lost(seen, id_, share, host_sync_stall.WARN)
+    lost = lost_for_sure(seen, id_, share, host_sync_stall.WARN)
     if not isinstance(lost, float):
         return lost
-    places = [_where(place) for _, place, _ in seen.lines("sync")][:MAX_PLACES]
-    at = f" ({_name(places[0])})" if places else ""
-    return _finding(
+    places = [where_of(place) for _, place, _ in seen.lines("sync")][:MAX_PLACES]
+    at = f" ({name_of(places[0])})" if places else ""
+    return finding(
         seen,
         id_,
         lost,
         f"Reads that wait for the GPU block {percent(share)} of the time while it idles for "
-        f"{_at_least(seen, lost)} of it.",
+        f"{at_least(seen, lost)} of it.",
         [Evidence("blocking reads", share, "of its samples")],
         places,
         [Advice(f"Read values every {host_sync_stall.READ_EVERY} steps{at}.")],
@@ -279,7 +279,7 @@ def _sync(seen: Observed) -> Judged:
 def _host(seen: Observed) -> Judged:
     share = seen.shares().get("other", 0.0)
     floor = WARN if seen.on_gpu else host_compute.ON_CPU
-    lost = _lost(seen, host_compute.ID, share, floor)
+    lost = lost_for_sure(seen, host_compute.ID, share, floor)
     if not isinstance(lost, float):
         return lost
     rows = seen.lines("other")
@@ -297,19 +297,23 @@ def _host(seen: Observed) -> Judged:
     ):
         return Abstention(
             host_compute.ID,
-            f"{percent(share)} of the time is in {own[0].function} ({_name(_where(own[0]))}): "
+            f"{percent(share)} of the time is in {own[0].function} ({name_of(where_of(own[0]))}): "
             "whether it is a loss function cannot be told",
         )
-    places = [_where(place) for place in own[:MAX_PLACES]]
-    return _finding(
+    places = [where_of(place) for place in own[:MAX_PLACES]]
+    return finding(
         seen,
         host_compute.ID,
         lost,
-        f"Python code beside the model takes {_at_least(seen, lost)} of the time, most of it in "
-        f"{own[0].function} ({_name(places[0])}).",
+        f"Python code beside the model takes {at_least(seen, lost)} of the time, most of it in "
+        f"{own[0].function} ({name_of(places[0])}).",
         [Evidence("host code outside loading and the model", share, "of its samples")],
         places,
-        [Advice(f"Do it every N steps, vectorise it, or give it a process ({_name(places[0])}).")],
+        [
+            Advice(
+                f"Do it every N steps, vectorise it, or give it a process ({name_of(places[0])})."
+            )
+        ],
     )
 
 
@@ -320,79 +324,6 @@ _RULES: tuple[Callable[[Observed], Judged], ...] = (
     _logging,
     _sync,
     _host,
+    modes.recompilation,
+    modes.anomaly,
 )
-
-
-def _lost(
-    seen: Observed, id_: str, share: float, floor: float, *, bounded: bool = True
-) -> float | Abstention | None:
-    """Wall share that is lost for sure; ``None`` where too little is, or why it is not known."""
-    if _lower(share, seen.samples) < floor:
-        return None
-    if not (seen.on_gpu and bounded):
-        return share
-    if seen.util is None:
-        return Abstention(
-            id_, f"{percent(share)} of the host's time; GPU utilisation, to tell what it costs"
-        )
-    lost = share - seen.util
-    if lost < floor:
-        return Abstention(
-            id_,
-            f"{percent(share)} of the host's time, but the GPU is busy for {percent(seen.util)} "
-            "and may be meanwhile",
-        )
-    return lost
-
-
-def _lower(share: float, n: int) -> float:
-    """Lower end of the Wilson interval of a share of ``n`` samples (Wilson 1927)."""
-    z2 = _Z * _Z
-    middle = share + z2 / (2 * n)
-    spread = _Z * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
-    return (middle - spread) / (1 + z2 / n)
-
-
-def _at_least(seen: Observed, lost: float, *, bounded: bool = True) -> str:
-    return f"{'at least ' if seen.on_gpu and bounded else ''}{percent(lost)}"
-
-
-def _finding(
-    seen: Observed,
-    id_: str,
-    lost: float,
-    summary: str,
-    evidence: list[Evidence],
-    where: list[Where],
-    advice: list[Advice],
-    *,
-    refined: str | None = None,
-    bounded: bool = True,
-    sure: bool = True,
-) -> Finding:
-    enough = seen.samples >= FULL_SAMPLES
-    if id_ == checkpoint_stall.ID:
-        warn, critical = checkpoint_stall.WARN, checkpoint_stall.CRITICAL
-    else:
-        warn, critical = WARN, CRITICAL
-    return Finding(
-        id=id_,
-        refined=refined,
-        summary=summary,
-        severity="critical" if lost >= critical and enough else "warn" if lost >= warn else "info",
-        confidence="medium" if enough and sure else "low",
-        lost_share=lost,
-        evidence=(*evidence, Evidence("samples of the training thread", seen.samples)),
-        where=tuple(where),
-        where_missing=None if where else "no frame of the stacks is the script's own",
-        advice=(*advice, Advice(f"For step times and a forecast start it with: {_COMMON}")),
-        gain=Gain(1 / max(0.01, 1 - lost), None, _BASIS, at_least=seen.on_gpu and bounded),
-    )
-
-
-def _where(place: Place) -> Where:
-    return Where(place.file, place.line, re.sub(r"\s+", " ", place.text))
-
-
-def _name(place: Where) -> str:
-    return f"{place.file.rsplit('/', 1)[-1]}:{place.line}"

@@ -52,6 +52,8 @@ class Observed:
         pieces_with: In how many pieces each label was seen.
         places: Samples by label and line.
         loops: Of data wait, samples by the loop's line at the time.
+        compiled_again: Pieces with compilation and steps in them, after one with steps.
+        traced: Samples in which autograd wrote a stack down, ``traced_in`` so many pieces.
         by_loader: Samples of data wait in a DataLoader; ``in_process`` of them in its own dataset.
         on_gpu: The process holds a GPU's driver.
         root: What to put before its paths to read its files.
@@ -70,6 +72,9 @@ class Observed:
     pieces_with: Counter[str] = field(default_factory=Counter)
     places: Counter[tuple[str, Place]] = field(default_factory=Counter)
     loops: Counter[Place] = field(default_factory=Counter)
+    compiled_again: int = 0
+    traced: int = 0
+    traced_in: int = 0
     by_loader: int = 0
     in_process: int = 0
     workers: tuple[Worker, ...] = ()
@@ -97,7 +102,9 @@ class Observed:
     def add(self, sights: Iterable[Sight], errors: int) -> None:
         """Add a piece."""
         seen = set()
+        traced = 0
         for sight in sights:
+            traced += sight.count * sight.traced
             self.labels[sight.label] += sight.count
             seen.add(sight.label)
             if sight.place is not None:
@@ -107,6 +114,11 @@ class Observed:
             self.by_loader += sight.count * sight.by_loader
             self.in_process += sight.count * sight.in_process
         self.errors += errors
+        self.traced += traced
+        self.traced_in += traced > 0
+        stepped = any(self.pieces_with[label] for label in ("backward", "optimizer"))
+        if stepped and "compile" in seen and not seen.isdisjoint(("backward", "optimizer")):
+            self.compiled_again += 1
         if seen:
             self.pieces += 1
             self.pieces_with.update(seen)

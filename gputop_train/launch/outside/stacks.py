@@ -37,6 +37,8 @@ _TRAINING = ("forward", "backward", "optimizer")
 _ABOVE_EVAL = ("compile", "checkpoint", "eval")
 _SINGLE = re.compile(r"torch/utils/data/_utils/fetch\.py\Z")
 _LOADER_FILE = "torch/utils/data/dataloader.py"
+#: Called by autograd for each node under anomaly detection, and by the compiler when it traces.
+_TRACES, _COMPILER = "torch/fx/traceback.py", "torch/_dynamo/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,8 @@ class Sight:
         loop: The loop's own line at that time.
         by_loader: A DataLoader was asked for a batch.
         in_process: The training process prepared the batch itself.
+        traced: The stack is being written down for an error in backward that may come: only with
+            anomaly detection does autograd do so.
     """
 
     label: str
@@ -67,6 +71,7 @@ class Sight:
     loop: Place | None
     by_loader: bool
     in_process: bool
+    traced: bool = False
 
 
 class _Code:
@@ -173,6 +178,8 @@ class Classifier:
             self._place(loop),
             label == "data_wait" and any(file.endswith(_LOADER_FILE) for file in files),
             label == "data_wait" and any(_SINGLE.search(file) for file in files),
+            any(file.endswith(_TRACES) for file in files)
+            and not any(_COMPILER in file for file in files),
         )
 
     def _evaluation(self, stack: Sequence[Frame]) -> int | None:
