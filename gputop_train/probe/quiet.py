@@ -46,9 +46,8 @@ class _Table:
     def __init__(self, names: Any, name: str, key: Any, ours: Any) -> None:
         self.names, self.name, self.key, self.ours = names, name, key, ours
         self.table: Any = names[name]
-        self.empty: Any = (
-            collections.OrderedDict()
-        )  # as torch's, for their handles' weak references
+        # Of the class of torch's: handles of hooks keep weak references to it.
+        self.empty: Any = collections.OrderedDict()
 
     def take_out(self, single: bool) -> None:
         if self.table.get(self.key) is not self.ours:
