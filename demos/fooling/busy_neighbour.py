@@ -8,6 +8,8 @@ script. Without a GPU there is nothing to see; the neighbour is then not started
 """
 
 import argparse
+import os
+import signal
 import subprocess
 import sys
 
@@ -15,14 +17,28 @@ import torch
 from torch import nn
 
 NEIGHBOUR = """
-import torch
+import os, sys, torch
 a = torch.randn(8192, 8192, device="cuda")
 held = torch.empty(3 << 30, dtype=torch.uint8, device="cuda")
-while True:
+while os.path.exists("/proc/" + sys.argv[1]):
     for _ in range(20):
         a = (a @ a).tanh_()
     torch.cuda.synchronize()
 """
+# What a script starts belongs to its run, in whatever session. A stranger's program has no parent
+# in it: the one that starts it here ends at once.
+START = """
+import subprocess, sys
+quiet = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+command = [sys.executable, "-c", *sys.argv[1:]]
+print(subprocess.Popen(command, start_new_session=True, **quiet).pid)
+"""
+
+
+def stranger():
+    """The PID of a program on the same GPU, which ends with this one at the latest."""
+    command = [sys.executable, "-c", START, NEIGHBOUR, str(os.getpid())]
+    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
 def main():
@@ -35,10 +51,7 @@ def main():
     device = torch.device("cuda" if cuda else "cpu")
     width, batch = (4096, 4096) if cuda else (384, 64)
 
-    neighbour = None
-    if cuda:
-        # In a session of its own: a stranger's program, no part of this run.
-        neighbour = subprocess.Popen([sys.executable, "-c", NEIGHBOUR], start_new_session=True)
+    neighbour = stranger() if cuda else None
     try:
         layers = [nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(4)]
         model = nn.Sequential(*layers).to(device)
@@ -54,8 +67,7 @@ def main():
         print(f"final loss {loss.item():.6f}")
     finally:
         if neighbour is not None:
-            neighbour.kill()
-            neighbour.wait()
+            os.kill(neighbour, signal.SIGKILL)
 
 
 if __name__ == "__main__":
