@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 
+from gputop_train.diagnose.loading_advice import at
 from gputop_train.diagnose.rules import checkpoint_stall
 from gputop_train.diagnose.rules.base import CRITICAL, WARN, percent
 from gputop_train.launch.outside.observed import Observed
@@ -13,6 +14,8 @@ from gputop_train.model import Abstention, Advice, Evidence, Finding, Gain, Wher
 
 #: Ten seconds of stacks for medium confidence (proposed here).
 FULL_SAMPLES = 200
+#: Lines a finding names.
+MAX_PLACES = 3
 #: Quantile of the interval a share must lie above its threshold with (95%, one-sided).
 _Z = 1.64
 _BASIS = "T / (T - E), E by samples of the stack"
@@ -95,6 +98,11 @@ def where_of(place: Place) -> Where:
     return Where(place.file, place.line, re.sub(r"\s+", " ", place.text))
 
 
-def name_of(place: Where) -> str:
-    """``train.py:41``."""
-    return f"{place.file.rsplit('/', 1)[-1]}:{place.line}"
+def lines_of(seen: Observed, label: str) -> list[Where]:
+    """The lines where most of a label was met."""
+    return [where_of(place) for _, place, _ in seen.lines(label)][:MAX_PLACES]
+
+
+def at_first(places: list[Where]) -> str:
+    """`` (train.py:41)`` of the first of them, or nothing."""
+    return at(places[0] if places else None)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gputop_train.diagnose.loading_advice import at
 from gputop_train.diagnose.rules import (
     checkpoint_stall,
     eval_stall,
@@ -20,15 +21,17 @@ from gputop_train.diagnose.rules import (
     main_process_loading,
     prep_stall,
 )
-from gputop_train.diagnose.rules.base import COVERAGE, INFO, WARN, percent
+from gputop_train.diagnose.rules.base import COVERAGE, INFO, WARN, name, percent
 from gputop_train.diagnose.supply import BUSY_WORKER
 from gputop_train.launch.outside import modes
 from gputop_train.launch.outside.claims import (
+    MAX_PLACES,
     Judged,
+    at_first,
     at_least,
     finding,
+    lines_of,
     lost_for_sure,
-    name_of,
     where_of,
 )
 from gputop_train.launch.outside.crowd import Crowd, crowd_of
@@ -39,7 +42,6 @@ from gputop_train.model import Abstention, Advice, Diagnosis, Evidence, Finding,
 MIN_SAMPLES = 60
 #: What comes now and then must have come so often to be a pattern (proposed here).
 MIN_PIECES = 2
-MAX_PLACES = 3
 #: A machine with less than this idle has no core to spare (proposed here).
 _FULL_MACHINE = 0.2
 #: On such a machine, a worker with less of a core than this has its core taken by others.
@@ -134,7 +136,7 @@ def _crowded(seen: Observed, crowd: Crowd) -> Finding:
     """Few waits, and training that is slow itself: its workers have the cores it wants."""
     loader, code = _loading(seen)
     where = [*([loader] if loader else []), *code]
-    evidence, mend = crowd.evidence(), Advice(crowd.mend(f" ({name_of(loader)})" if loader else ""))
+    evidence, mend = crowd.evidence(), Advice(crowd.mend(at(loader)))
     return finding(seen, input_bound.ID, crowd.lost, crowd.summary(), evidence, where, [mend])
 
 
@@ -154,14 +156,14 @@ def _loading(seen: Observed) -> tuple[Where | None, list[Where]]:
 def _loading_advice(
     seen: Observed, refined: str | None, loader: Where | None, code: list[Where]
 ) -> list[Advice]:
-    at = f" ({name_of(loader)})" if loader else ""
-    dear = f" ({name_of(code[0])})" if code else ""
-    cheaper = Advice(f"Make preparation cheaper{dear}: vectorise it, or do the fixed part offline.")
+    cheaper = Advice(
+        f"Make preparation cheaper{at_first(code)}: vectorise it, or do the fixed part offline."
+    )
     if refined == main_process_loading.ID:
         return [
             Advice(
-                f"Load in worker processes{at}: num_workers 0 -> 2, then double it while the time "
-                "per sample falls by 3% or more.",
+                f"Load in worker processes{at(loader)}: num_workers 0 -> 2, then double it while "
+                "the time per sample falls by 3% or more.",
                 {"num_workers": 2},
             ),
             cheaper,
@@ -169,7 +171,7 @@ def _loading_advice(
     workers = len(seen.workers)
     free = seen.cores_free
     if refined == prep_stall.ID:
-        more = Advice(f"Use more workers{at}: num_workers {workers} -> {2 * workers}.")
+        more = Advice(f"Use more workers{at(loader)}: num_workers {workers} -> {2 * workers}.")
         return [more, cheaper] if free is not None and free >= workers else [cheaper]
     who = f"The {workers} workers" if workers > 1 else "The worker"
     used = [w.cpu for w in seen.workers if w.cpu is not None]
@@ -181,7 +183,7 @@ def _loading_advice(
         stuck = bool(blocked) and sum(blocked) / len(blocked) >= 0.2
         what = "mostly waiting for storage" if stuck else "not busy all the time"
         verb = "are" if workers > 1 else "is"
-        return [Advice(f"{who} {verb} {what}: look at what is read{at}.")]
+        return [Advice(f"{who} {verb} {what}: look at what is read{at(loader)}.")]
     return [cheaper]
 
 
@@ -236,8 +238,7 @@ def _pause(
         return lost
     if seen.pieces_with[label] < MIN_PIECES:
         return Abstention(id_, f"it was met once in {seen.seconds:.0f} s: watch longer to tell")
-    places = [where_of(place) for _, place, _ in seen.lines(label)][:MAX_PLACES]
-    at = f" ({name_of(places[0])})" if places else ""
+    places = lines_of(seen, label)
     return finding(
         seen,
         id_,
@@ -248,7 +249,7 @@ def _pause(
             Evidence("met in", seen.pieces_with[label], f"of {seen.pieces} looks of two seconds"),
         ],
         places,
-        [Advice(f"{mend}{at}.")],
+        [Advice(f"{mend}{at_first(places)}.")],
         bounded=bounded,
     )
 
@@ -261,8 +262,7 @@ def _sync(seen: Observed) -> Judged:
     lost = lost_for_sure(seen, id_, share, host_sync_stall.WARN)
     if not isinstance(lost, float):
         return lost
-    places = [where_of(place) for _, place, _ in seen.lines("sync")][:MAX_PLACES]
-    at = f" ({name_of(places[0])})" if places else ""
+    places = lines_of(seen, "sync")
     return finding(
         seen,
         id_,
@@ -271,7 +271,7 @@ def _sync(seen: Observed) -> Judged:
         f"{at_least(seen, lost)} of it.",
         [Evidence("blocking reads", share, "of its samples")],
         places,
-        [Advice(f"Read values every {host_sync_stall.READ_EVERY} steps{at}.")],
+        [Advice(f"Read values every {host_sync_stall.READ_EVERY} steps{at_first(places)}.")],
         sure=False,
     )
 
@@ -297,7 +297,7 @@ def _host(seen: Observed) -> Judged:
     ):
         return Abstention(
             host_compute.ID,
-            f"{percent(share)} of the time is in {own[0].function} ({name_of(where_of(own[0]))}): "
+            f"{percent(share)} of the time is in {own[0].function} ({name(where_of(own[0]))}): "
             "whether it is a loss function cannot be told",
         )
     places = [where_of(place) for place in own[:MAX_PLACES]]
@@ -306,14 +306,10 @@ def _host(seen: Observed) -> Judged:
         host_compute.ID,
         lost,
         f"Python code beside the model takes {at_least(seen, lost)} of the time, most of it in "
-        f"{own[0].function} ({name_of(places[0])}).",
+        f"{own[0].function} ({name(places[0])}).",
         [Evidence("host code outside loading and the model", share, "of its samples")],
         places,
-        [
-            Advice(
-                f"Do it every N steps, vectorise it, or give it a process ({name_of(places[0])})."
-            )
-        ],
+        [Advice(f"Do it every N steps, vectorise it, or give it a process ({name(places[0])}).")],
     )
 
 

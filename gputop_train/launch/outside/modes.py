@@ -9,10 +9,10 @@ from gputop_train.diagnose.rules import recompilation as recompiling
 from gputop_train.diagnose.rules.base import WARN, percent
 from gputop_train.launch.outside.claims import (
     Judged,
+    at_first,
     finding,
+    lines_of,
     lost_for_sure,
-    name_of,
-    where_of,
 )
 from gputop_train.launch.outside.observed import Observed
 from gputop_train.model import Advice, Evidence
@@ -22,7 +22,6 @@ from gputop_train.model import Advice, Evidence
 AGAIN = 4
 #: Samples of a stack being written down, in so many looks; without anomaly detection are none.
 TRACES, TRACED_IN = 5, 3
-MAX_PLACES = 3
 
 
 def recompilation(seen: Observed) -> Judged:
@@ -33,8 +32,7 @@ def recompilation(seen: Observed) -> Judged:
     lost = lost_for_sure(seen, recompiling.ID, share, WARN, bounded=False)
     if not isinstance(lost, float):
         return lost
-    places = [where_of(place) for _, place, _ in seen.lines("compile")][:MAX_PLACES]
-    at = f" ({name_of(places[0])})" if places else ""
+    places = lines_of(seen, "compile")
     return finding(
         seen,
         recompiling.ID,
@@ -47,8 +45,9 @@ def recompilation(seen: Observed) -> Judged:
         places,
         [
             Advice(
-                f"Find what changes from call to call{at}, by TORCH_LOGS=recompiles: shapes "
-                "(dynamic=True, mark_dynamic, a few padded lengths), or numbers that guards hold."
+                f"Find what changes from call to call{at_first(places)}, by TORCH_LOGS=recompiles: "
+                "shapes (dynamic=True, mark_dynamic, a few padded lengths), or numbers that guards "
+                "hold."
             )
         ],
         bounded=False,
