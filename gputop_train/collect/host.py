@@ -195,7 +195,7 @@ class HostCollector:
             cpu_busy=cores[0] if cores else None,
             iowait=cores[1] if cores else None,
             cpus_total=cpu.cpus if cpu else None,
-            cpus_allowed=_cpus_allowed(trainer),
+            cpus_allowed=cpus_allowed(trainer),
             cpu_quota=limits.cpu_quota,
             mem_available=parse_kib(meminfo, "MemAvailable"),
             mem_total=parse_kib(meminfo, "MemTotal"),
@@ -238,7 +238,8 @@ def _trainer(roles: Mapping[int, str]) -> int | None:
     return min((pid for pid, role in roles.items() if role == "trainer"), default=None)
 
 
-def _cpus_allowed(pid: int | None) -> int | None:
+def cpus_allowed(pid: int | None) -> int | None:
+    """CPUs a process may run on, by its affinity; ours for ``None``."""
     try:
         return len(os.sched_getaffinity(pid or 0))
     except (OSError, AttributeError):

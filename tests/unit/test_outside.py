@@ -167,15 +167,15 @@ def test_busy_workers_are_what_a_wait_is_for(script):
 def test_workers_that_have_the_cores_training_wants_are_what_is_bound(script):
     workers = (Worker(1, 0.5, 0.0, 0.0), Worker(2, 0.63, 0.0, 0.0))
     seen = observed(script, {"data_wait": 1, "forward": 60}, workers=workers)
-    seen.trainer_cpu, seen.trainer_denied, seen.cores, seen.cores_free = 0.85, 0.56, 2.0, 0.02
+    seen.trainer_cpu, seen.trainer_denied, seen.cores, seen.cores_free = 0.85, 0.56, 2, 0.02
     found = judging.judge(seen).verdict
     assert found is not None and (found.id, found.refined) == ("input-bound", None)
     assert found.lost_share == pytest.approx(0.56 / 1.41)
     assert "takes 1.1 of the 2 cores" in found.summary and found.where[0].line == 8
     # Other programs have the cores, training gets those it wants, or nobody knows: nothing said.
-    for name, value in (("cores", 8.0), ("trainer_denied", 0.05), ("trainer_denied", None)):
+    for name, value in (("cores", 8), ("trainer_denied", 0.05), ("trainer_denied", None)):
         other = observed(script, {"data_wait": 1, "forward": 60}, workers=workers)
-        other.trainer_cpu, other.trainer_denied, other.cores = 0.85, 0.56, 2.0
+        other.trainer_cpu, other.trainer_denied, other.cores = 0.85, 0.56, 2
         other.cores_free = 0.02
         setattr(other, name, value)
         assert judging.judge(other).verdict is None, name
@@ -335,7 +335,7 @@ def test_the_cards_of_a_process_are_read_with_what_it_holds_of_them(monkeypatch)
         around.close()
     (card,) = cards
     assert (card.name, card.memory_ours, card.shared) == ("NVIDIA H200", 5_000_000_000, True)
-    assert around.trainer_cpu() is not None and around.cores_free() is not None
+    assert around.trainer().cpu is not None and around.cores_free() is not None
     assert listing._cards(nvml)[pid] == "0 (5.0 GB)"
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gputop_train.collect.host import CpuTimes, cores_between, parse_cpu_times
+from gputop_train.collect.host import CpuTimes, cores_between, cpus_allowed, parse_cpu_times
 from gputop_train.collect.nvml import NvmlCollector
 from gputop_train.collect.procfs import read_text
 from gputop_train.collect.procs import (
     ProcStat,
+    Rates,
     Reading,
     Traffic,
     parse_io,
@@ -89,22 +89,14 @@ class Surroundings:
         if self._gpus is not None:
             self._gpus.close()
 
-    def trainer_cpu(self) -> float | None:
-        """Mean cores of the training process."""
+    def trainer(self) -> Rates:
+        """What the training process did meanwhile; the delay is its main thread's."""
         known = self._series.get(self._target.pid)
-        return None if known is None else rates_between(known.first, known.last).cpu
+        return Rates() if known is None else rates_between(known.first, known.last)
 
-    def trainer_denied(self) -> float | None:
-        """Mean cores that its main thread was ready for and did not get."""
-        known = self._series.get(self._target.pid)
-        return None if known is None else rates_between(known.first, known.last).run_delay
-
-    def cores(self) -> float | None:
+    def cores(self) -> int | None:
         """Cores the training process may use, by its affinity."""
-        try:
-            return float(len(os.sched_getaffinity(self._target.pid)))
-        except OSError:
-            return None
+        return cpus_allowed(self._target.pid)
 
     def cores_free(self) -> float | None:
         """Mean idle cores of the machine."""

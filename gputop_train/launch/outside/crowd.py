@@ -21,14 +21,14 @@ class Crowd:
     trainer: float
     workers: float
     denied: float
-    cores: float
+    cores: int
     count: int
     lost: float
 
     def summary(self) -> str:
         """One sentence."""
         return (
-            f"Making batches takes {self.workers:.2g} of the {self.cores:.3g} cores that training "
+            f"Making batches takes {self.workers:.2g} of the {self.cores} cores that training "
             f"wants: {percent(self.lost)} of the time."
         )
 

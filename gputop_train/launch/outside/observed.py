@@ -81,7 +81,7 @@ class Observed:
     cards: tuple[Card, ...] = ()
     trainer_cpu: float | None = None
     trainer_denied: float | None = None
-    cores: float | None = None
+    cores: int | None = None
     cores_free: float | None = None
     missing: dict[str, str] = field(default_factory=dict)
 

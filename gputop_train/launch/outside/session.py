@@ -129,8 +129,9 @@ class Session:
         around = self._around
         seen.seconds = time.monotonic() - self._began
         seen.workers, seen.cards = around.workers(), around.cards()
-        seen.trainer_cpu, seen.cores_free = around.trainer_cpu(), around.cores_free()
-        seen.trainer_denied, seen.cores = around.trainer_denied(), around.cores()
+        trainer = around.trainer()
+        seen.trainer_cpu, seen.trainer_denied = trainer.cpu, trainer.run_delay
+        seen.cores, seen.cores_free = around.cores(), around.cores_free()
         seen.missing = dict(around.missing)
         if self._refused is not None:
             seen.missing["stacks"] = str(self._refused)
