@@ -35,9 +35,9 @@ _of = [0, 0]
 shared = [False]
 
 
-def add(table: Any, key: Any, ours: Any, meanwhile: Any = None) -> None:
-    """Name one entry: ``table[key]`` is ``ours``, or ``meanwhile`` (nothing) while it is out."""
-    _entries.append((table, key, ours, _nothing if meanwhile is None else meanwhile, False))
+def add(table: Any, key: Any, ours: Any, meanwhile: Any) -> None:
+    """Name one entry: ``table[key]`` is ``ours``, or ``meanwhile`` while it is out."""
+    _entries.append((table, key, ours, meanwhile, False))
 
 
 class _Table:

@@ -18,7 +18,7 @@ import msgspec
 from gputop_train.launch import runs
 from gputop_train.model import EXPOSED_LABELS, Diagnosis, Finding
 from gputop_train.store.reader import RunReader
-from gputop_train.store.retention import KEEP_NS
+from gputop_train.store.retention import KEEP_NS, MINUTE_NS
 from gputop_train.store.rollup import StepRollup
 from gputop_train.tui.gather.asked import Asked
 from gputop_train.tui.gather.diagnoses import decoded
@@ -29,7 +29,6 @@ MAX_CLAIMS = 200
 #: The whole run is judged anew after so many seconds, and after so many times what that took.
 WHOLE_S, REST = 15.0, 50.0
 NS = 1_000_000_000
-MINUTE_NS = 60 * NS
 
 Key = tuple[str, str, str]
 
