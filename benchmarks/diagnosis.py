@@ -69,18 +69,19 @@ class Sweep:
             self.args.keep.mkdir(parents=True, exist_ok=True)
         work = self._rejudged if self.args.rejudge is not None else self._watched
         gains = not (self.args.no_gain or self.args.no_twin or self.args.rejudge is not None)
-        with ThreadPoolExecutor(max(1, self.args.jobs)) as pool:
-            # One at a time each case is finished before the next: a sweep cut short is whole as far
-            # as it got. Several at once would disturb the timings, which then come last.
-            at_once = self.args.jobs > 1
-            answers = pool.map(work, self.cases) if at_once else map(work, self.cases)
-            for case, rows in zip(self.cases, answers, strict=True):
-                self._took(rows)
-                if gains and not at_once and case.twin is not None:
+        paired = [case for case in self.cases if gains and case.twin is not None]
+        if self.args.jobs <= 1:
+            # Each case is finished before the next: a sweep cut short is whole as far as it got.
+            for case in self.cases:
+                self._took(work(case))
+                if case in paired:
                     self._measure(case)
-        for case in self.cases:
-            if gains and self.args.jobs > 1 and case.twin is not None:
-                self._measure(case)
+            return
+        with ThreadPoolExecutor(self.args.jobs) as pool:
+            for rows in pool.map(work, self.cases):
+                self._took(rows)
+        for case in paired:  # last: several at once would disturb the timings
+            self._measure(case)
 
     def _took(self, rows: Sequence[judging.Judged]) -> None:
         self.rows += rows
