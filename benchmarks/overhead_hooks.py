@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import statistics
 import subprocess
@@ -29,25 +28,26 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
+from overhead_bench import calibrate, inprocess, singles  # noqa: E402
+from overhead_bench.toggle import Toggle  # noqa: E402
+
 #: Steps since the toggle at which the rows of "by place" begin.
 PLACES = (0, 1, 2, 4, 8, 16, 32, 64)
-#: From here on a step is counted in the quantiles, of so many at least.
-SETTLED, LEAST = 16, 20
-KINDS = ("plain", "null", "unrecorded", "recorded", "events")
+#: So many steps at least are needed of a row's.
+LEAST = 20
+KINDS = ("plain", "null", *singles.KINDS)
 WARM_S = 6.0
 
 
 def child(settings: dict[str, Any], hooks: str, seconds: float, block_s: float) -> dict[str, Any]:
     """In a process with the probe: the excess in percent, by kind of step."""
     import torch
-    from overhead_bench import calibrate, loop
-    from overhead_bench.toggle import Toggle
+    from overhead_bench import loop
 
     torch.set_num_threads(1)
     model, optimizer, loader = loop.build(settings)
     batches, device = calibrate.endless(loader), settings["device"]
-    wait = getattr(torch._C, "_cuda_synchronize", None) if device == "cuda" else None
-    wait = getattr(wait, "__wrapped__", wait) or (lambda: None)
+    wait = inprocess.synchroniser(torch, device)
 
     def step() -> None:
         loop.train_step(model, optimizer, next(batches), device, False)
@@ -70,9 +70,7 @@ def child(settings: dict[str, Any], hooks: str, seconds: float, block_s: float) 
     def kind(arm: int, real: bool) -> str:
         if not arm or not real:
             return "null" if arm else "plain"
-        if not state.whole:
-            return "unrecorded"
-        return "events" if state.gpu is not None and state.gpu.on else "recorded"
+        return singles.kind_now(state)
 
     found: dict[str, dict[int, list[float]]] = {name: {} for name in KINDS}
     bases = []
@@ -102,7 +100,7 @@ def _summary(found: dict[str, dict[int, list[float]]]) -> dict[str, Any]:
         def between(first: int, last: int, rows: dict[int, list[float]] = by_place) -> list[float]:
             return sorted(v for place, many in rows.items() if first <= place < last for v in many)
 
-        late = between(SETTLED, 1 << 30)
+        late = between(singles.SETTLE_STEPS, 1 << 30)
         if len(late) < LEAST:
             continue
         quantiles = [round(late[int(q * len(late))], 2) for q in (0.1, 0.25, 0.5, 0.75)]
@@ -113,19 +111,12 @@ def _summary(found: dict[str, dict[int, list[float]]]) -> dict[str, Any]:
 
 
 def run(settings: dict[str, Any], hooks: str, seconds: float, block_s: float) -> dict[str, Any]:
-    """Deploy the probe as a launch does and measure in a process of its own."""
-    from gputop_train.launch.probe_dir import install_probe
-
+    """Deploy the probe and measure in a process of its own."""
     with tempfile.TemporaryDirectory(prefix="overhead-") as folder:
-        probe, rings = Path(folder) / "probe", Path(folder) / "rings"
-        rings.mkdir(mode=0o700)
-        config = {"v": 1, "run_id": "hooks", "ring_dir": str(rings), "overhead_budget": 0.01}
-        install_probe(probe, config | {"overrides": [], "gpu_events": True, "sampler_hz": 40})
-        path = [str(probe), str(HERE.parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
         work = json.dumps([settings, hooks, seconds, block_s])
         done = subprocess.run(
             [sys.executable, __file__, "--child", work],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in path if p)},
+            env=inprocess.deployed(Path(folder) / "run"),
             capture_output=True, text=True, check=False,
         )  # fmt: skip
     if done.returncode:

@@ -44,9 +44,7 @@ def measure(settings: dict[str, Any], seconds: float, seed: int = 0) -> dict[str
     model, optimizer, loader = loop.build(settings)
     batches = calibrate.endless(loader)
     device, item = settings["device"], settings.get("item", False)
-    # The original: the benchmark's own waiting is not the probe's to see.
-    synchronise = getattr(torch._C, "_cuda_synchronize", None) if device == "cuda" else None
-    synchronise = getattr(synchronise, "__wrapped__", synchronise) or (lambda: None)
+    synchronise = synchroniser(torch, device)
 
     def steps(count: int) -> None:
         for _ in range(count):
@@ -73,6 +71,12 @@ def measure(settings: dict[str, Any], seconds: float, seed: int = 0) -> dict[str
         "gpu": torch.cuda.get_device_name(0) if device == "cuda" else None,
         **found,
     }
+
+
+def synchroniser(torch: Any, device: str) -> Callable[[], None]:
+    """What waits for the device, past the probe, which is not to see the benchmark wait."""
+    own = getattr(torch._C, "_cuda_synchronize", None) if device == "cuda" else None
+    return getattr(own, "__wrapped__", own) or (lambda: None)
 
 
 def warm_up(steps: Callable[[int], None], seconds: float) -> float:
@@ -157,9 +161,8 @@ def quads(
     }
 
 
-def run_child(work: dict[str, Any], folder: Path, limit_s: float) -> dict[str, Any]:
-    """Deploy the probe as a launch does and measure in a process of its own."""
-    from gputop_train.collect.ring_reader import Ring
+def deployed(folder: Path) -> dict[str, str]:
+    """Deploy the probe in a new folder as a launch does; the environment of who is to have it."""
     from gputop_train.launch.probe_dir import install_probe
 
     folder.mkdir(parents=True)
@@ -170,9 +173,16 @@ def run_child(work: dict[str, Any], folder: Path, limit_s: float) -> dict[str, A
     install_probe(probe, config)
     benchmarks = str(Path(__file__).resolve().parent.parent)
     path = [str(probe), benchmarks, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in path if p)}
+
+
+def run_child(work: dict[str, Any], folder: Path, limit_s: float) -> dict[str, Any]:
+    """Deploy the probe and measure in a process of its own."""
+    from gputop_train.collect.ring_reader import Ring
+
     done = subprocess.run(
         [sys.executable, "-m", "overhead_bench.inprocess", json.dumps(work)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in path if p)},
+        env=deployed(folder),
         capture_output=True,
         text=True,
         timeout=limit_s,
@@ -181,7 +191,7 @@ def run_child(work: dict[str, Any], folder: Path, limit_s: float) -> dict[str, A
     if done.returncode:
         return {"error": (done.stderr.strip().splitlines() or ["no message"])[-1][:300]}
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    for file in rings.glob("*.ring"):
+    for file in (folder / "rings").glob("*.ring"):
         with Ring.open(file) as ring:
             snapshot = ring.snapshot() or {}
         keys = ("detail", "gpu_events", "cost", "sampler", "hooks", "errors")

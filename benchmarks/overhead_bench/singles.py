@@ -184,6 +184,13 @@ class _Sleep:
         return getattr(self._sleep, name)
 
 
+def kind_now(state: Any) -> str:
+    """What the probe does with the step that is about to begin, by its state: one of ``KINDS``."""
+    if not state.whole:
+        return "unrecorded"
+    return "events" if state.gpu is not None and state.gpu.on else "recorded"
+
+
 def measure(
     toggle: Toggle,
     step: Callable[[], Any],
@@ -200,11 +207,6 @@ def measure(
     state = sys.modules["_gputop_probe.state"].S
     pc = time.perf_counter
 
-    def kind() -> str:
-        if not state.whole:
-            return "unrecorded"
-        return "events" if state.gpu is not None and state.gpu.on else "recorded"
-
     alone_counts = dict.fromkeys(KINDS, 0)
     ratios: list[float] = []
     woken = looked = 0
@@ -215,7 +217,7 @@ def measure(
         times, ends = [], []
         until = pc() + min(ALONE_S, seconds)
         while pc() < until:
-            alone_counts[kind()] += 1
+            alone_counts[kind_now(state)] += 1
             began = pc()
             step()
             ends.append(pc())
@@ -243,7 +245,7 @@ def measure(
                 step()
             synchronise()
             for _ in range(count):
-                what = kind() if arm and watched else "unrecorded"
+                what = kind_now(state) if arm and watched else "unrecorded"
                 began = pc()
                 step()
                 took = pc() - began
