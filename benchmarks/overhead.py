@@ -6,7 +6,7 @@
     python benchmarks/overhead.py merge FILE... [--to TABLE.md]
 
 In process: one model trains in blocks, with the probe taken out (A) and put back (B) between them,
-beside a null control that goes from plain to plain; ``--by-steps`` does it in blocks of 20 ms and
+beside a null control that goes from plain to plain; ``--by-steps`` does it step by step and
 reads the helper thread's part from the steps it wakes up in. Whole processes: one loop, bare, under
 gputop-train and under three other tools (``--peers``), or bare and watched on two busy CPUs
 (``--busy``). Batches and models are chosen at run time so that a step takes what was asked for.

@@ -1,14 +1,18 @@
-"""Which hook costs a step what, in place: step times beside plain ones, by place after a toggle.
+"""Which hook costs a step what: single steps with some of the hooks beside plain ones.
 
-``overhead.py`` says what watching costs in all. This says where to look: some hooks are put in and
-taken out in blocks as there, in one process, and the excess over the plain steps of the same quad
-is shown as quantiles, which no interruption moves, and by how long ago the hooks were put in.
+``overhead.py --by-steps`` says what watching costs in all. This says where to look, in the same way
+and in one process: each quad of steps has one of the given sets of hooks, or none in either arm.
 
     python benchmarks/overhead_hooks.py                          # a CPU loop of about 1 ms
-    python benchmarks/overhead_hooks.py --device cuda --layers 1 --hooks all none step to __next__
+    python benchmarks/overhead_hooks.py --device cuda --layers 1 --width 256 --batch 64
 
-``--hooks``: ``all``, ``none`` (a sham), ``step`` (the optimizers' global hooks), or the name of
-what is wrapped, such as ``__next__``, ``to``, ``item``.
+    python benchmarks/overhead_hooks.py --cold                   # nothing is in the caches
+
+``--cold`` reads its way through memory before each step, as a driver and a model do between two
+calls of a hook: on a host with small steps and warm caches it shows what hooks cost elsewhere.
+A step at whose end the probe turns from one way to the other is of the kind ``turning``.
+
+``--hooks``: ``all``, or names joined by ``+``; a wrong name is answered with those there are.
 """
 
 from __future__ import annotations
@@ -16,7 +20,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -28,92 +31,96 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from overhead_bench import calibrate, inprocess, singles  # noqa: E402
+from overhead_bench import inprocess, singles, switch  # noqa: E402
 from overhead_bench.toggle import Toggle  # noqa: E402
 
-#: Steps since the toggle at which the rows of "by place" begin.
-PLACES = (0, 1, 2, 4, 8, 16, 32, 64)
-#: So many steps at least are needed of a row's.
-LEAST = 20
-KINDS = ("plain", "null", *singles.KINDS)
+PRE, POST = "_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"
+HOOKS = ("none", "all", "__next__", "to", f"{PRE}+{POST}", "gc", "_get_value")
 WARM_S = 6.0
+RESAMPLES = 400
+TURNING = "turning"
+COLD_BYTES = 40 << 20
+COLD_PAGES = 8192
 
 
-def child(settings: dict[str, Any], hooks: str, seconds: float, block_s: float) -> dict[str, Any]:
-    """In a process with the probe: the excess in percent, by kind of step."""
+def child(settings: dict[str, Any], hooks: Sequence[str], seconds: float) -> dict[str, Any]:
+    """In a process with the probe: the excess over plain steps in us, by hooks and kind of step."""
     import torch
     from overhead_bench import loop
 
     torch.set_num_threads(1)
-    model, optimizer, loader = loop.build(settings)
-    batches, device = calibrate.endless(loader), settings["device"]
-    wait = inprocess.synchroniser(torch, device)
-
-    def step() -> None:
-        loop.train_step(model, optimizer, next(batches), device, False)
-
-    until = time.monotonic() + WARM_S
-    while time.monotonic() < until:
-        step()
-    toggle = Toggle()
-    state = sys.modules["_gputop_probe.state"].S
-    if hooks != "all":
-        toggle._wrappers = [w for w in toggle._wrappers if w[1] == hooks]
-        toggle._properties = []
-        toggle._tables = [t for t in toggle._tables if hooks == "step" and "optimizer" in t[0]]
+    built = loop.build(settings)
     pc, rng = time.perf_counter, random.Random(0)
-    began = pc()
-    for _ in range(50):
-        step()
-    step_s = (pc() - began) / 50
-
-    def kind(arm: int, real: bool) -> str:
-        if not arm or not real:
-            return "null" if arm else "plain"
-        return singles.kind_now(state)
-
-    found: dict[str, dict[int, list[float]]] = {name: {} for name in KINDS}
-    bases = []
+    inprocess.warm_up(lambda count: _plain(built, settings, count), 8 * WARM_S)
+    toggle = Toggle()
+    arms = {name: switch.Switch(toggle, torch, built, settings, _chosen(name)) for name in hooks}
+    state = sys.modules["_gputop_probe.state"].S
+    before = _emptier(torch) if settings.get("cold") else int
+    quads: dict[str, list[singles.Quad]] = {name: [] for name in hooks}
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        real = rng.random() < 0.6
-        count = max(8, round(block_s * rng.uniform(0.8, 1.2) / step_s))
-        rows: list[tuple[str, int, float]] = []
-        for arm in (0, 1, 1, 0) if rng.random() < 0.5 else (1, 0, 0, 1):
-            toggle.hooks(arm == 1 and real)
-            wait()
-            for place in range(count):
-                what, began = kind(arm, real), pc()
-                step()
-                rows.append((what, place, pc() - began))
-        base = statistics.median(t for what, place, t in rows if what == "plain" and place >= 3)
-        bases.append(base)
-        for what, place, took in rows:
-            found[what].setdefault(place, []).append(100 * (took / base - 1))
-    return {"step_ms": 1e3 * statistics.median(bases), "kinds": _summary(found)}
+        for name in rng.sample(hooks, len(hooks)):
+            plain: list[float] = []
+            other: dict[str, list[float]] = {}
+            began = pc()
+            while len(plain) < singles.LEAST_STEPS or pc() - began < singles.GROUP_S:
+                for arm in (0, 1, 1, 0) if rng.random() < 0.5 else (1, 0, 0, 1):
+                    what = singles.kind_now(state)
+                    took = arms[name].step(arm == 1, pc, before)
+                    if what != singles.kind_now(state):
+                        what = TURNING
+                    (other.setdefault(what, []) if arm else plain).append(took)
+            quads[name].append(singles.Quad(tuple(plain), {k: tuple(v) for k, v in other.items()}))
+    base = sorted(q.base for many in quads.values() for q in many)
+    step_s = base[len(base) // 2]
+    found = {
+        name: {
+            kind: row
+            for kind in (*singles.KINDS, TURNING)
+            if (row := _row(many, kind, step_s, rng))
+        }
+        for name, many in quads.items()
+    }
+    return {"step_ms": 1e3 * step_s, "hooks": found, "names": next(iter(arms.values())).names}
 
 
-def _summary(found: dict[str, dict[int, list[float]]]) -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for name, by_place in found.items():
+def _plain(built: Any, settings: dict[str, Any], count: int) -> None:
+    from overhead_bench import loop
 
-        def between(first: int, last: int, rows: dict[int, list[float]] = by_place) -> list[float]:
-            return sorted(v for place, many in rows.items() if first <= place < last for v in many)
-
-        late = between(singles.SETTLE_STEPS, 1 << 30)
-        if len(late) < LEAST:
-            continue
-        quantiles = [round(late[int(q * len(late))], 2) for q in (0.1, 0.25, 0.5, 0.75)]
-        parts = {a: between(a, b) for a, b in zip(PLACES, (*PLACES[1:], 1 << 30), strict=True)}
-        places = {a: round(statistics.median(p), 2) for a, p in parts.items() if len(p) >= LEAST}
-        out[name] = {"n": len(late), "quantiles": quantiles, "by_place": places}
-    return out
+    model, optimizer, loader = built
+    for _, batch in zip(range(count), loader, strict=False):
+        loop.train_step(model, optimizer, batch, settings["device"], False)
 
 
-def run(settings: dict[str, Any], hooks: str, seconds: float, block_s: float) -> dict[str, Any]:
+def _emptier(torch: Any) -> Any:
+    """Reads more memory than caches hold, and a word of more pages than the host knows by heart."""
+    much = torch.ones(COLD_BYTES // 4)
+    pages = torch.ones(COLD_PAGES * 1024)[::1024]
+    return lambda: (much.sum(), pages.sum())
+
+
+def _chosen(hooks: str) -> list[str] | None:
+    return None if hooks == "all" else [name for name in hooks.split("+") if name != "none"]
+
+
+def _row(
+    quads: list[singles.Quad], kind: str, step_s: float, rng: random.Random
+) -> list[float] | None:
+    """Steps, mean excess in us, and its 95% interval."""
+    value = singles.excess(quads, kind)
+    if value is None:
+        return None
+    drawn = (singles.excess(rng.choices(quads, k=len(quads)), kind) for _ in range(RESAMPLES))
+    values = sorted(v for v in drawn if v is not None)
+    low, high = values[int(0.025 * len(values))], values[int(0.975 * len(values)) - 1]
+    steps = sum(len(q.other.get(kind, ())) for q in quads)
+    return [steps, *(1e6 * step_s * v for v in (value, low, high))]
+
+
+def run(settings: dict[str, Any], hooks: Sequence[str], seconds: float) -> dict[str, Any]:
     """Deploy the probe and measure in a process of its own."""
     with tempfile.TemporaryDirectory(prefix="overhead-") as folder:
-        work = json.dumps([settings, hooks, seconds, block_s])
+        work = json.dumps([settings, hooks, seconds])
         done = subprocess.run(
             [sys.executable, __file__, "--child", work],
             env=inprocess.deployed(Path(folder) / "run"),
@@ -125,19 +132,6 @@ def run(settings: dict[str, Any], hooks: str, seconds: float, block_s: float) ->
     return result
 
 
-def lines(hooks: str, found: dict[str, Any]) -> list[str]:
-    """One table row for each kind of step."""
-    if "error" in found:
-        return [f"| {hooks} | {found['error']} |"]
-    rows = []
-    for name, row in found["kinds"].items():
-        quantiles = " / ".join(f"{q:+.2f}" for q in row["quantiles"])
-        places = ", ".join(f"{first}: {value:+.2f}" for first, value in row["by_place"].items())
-        step = f"{found['step_ms']:.2f} ms"
-        rows.append(f"| {hooks} | {step} | {name} | {row['n']:,} | {quantiles} | {places} |")
-    return rows
-
-
 def main(arguments: Sequence[str]) -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -145,22 +139,24 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--hooks", nargs="+", default=["all", "none", "step", "__next__"])
-    parser.add_argument("--seconds", type=float, default=30.0, help="for each")
-    parser.add_argument("--block-s", type=float, default=0.1)
+    parser.add_argument("--hooks", nargs="+", default=HOOKS)
+    parser.add_argument("--seconds", type=float, default=90.0)
+    parser.add_argument("--cold", action="store_true", help="empty the caches before each step")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     args = parser.parse_args(arguments)
     if args.child:
         print(json.dumps(child(*json.loads(args.child))))
         return 0
-    settings = {key: getattr(args, key) for key in ("device", "layers", "width", "batch")}
-    print(
-        "| hooks | step | kind | steps | excess, %: 10th / 25th / 50th / 75th | median by place |"
-    )
-    print("|---|---|---|---|---|---|")
-    for hooks in args.hooks:
-        found = run(settings, hooks, args.seconds, args.block_s)
-        print("\n".join(lines(hooks, found)), flush=True)
+    settings = {key: getattr(args, key) for key in ("device", "layers", "width", "batch", "cold")}
+    found = run(settings, args.hooks, args.seconds)
+    if "error" in found:
+        print(found["error"], file=sys.stderr)
+        return 1
+    print(f"A step of {found['step_ms']:.3f} ms; hooks: {', '.join(found['names'])}\n")
+    print("| hooks | kind | steps | longer by, us |\n|---|---|---|---|")
+    for hooks, kinds in found["hooks"].items():
+        for kind, (steps, value, low, high) in kinds.items():
+            print(f"| {hooks} | {kind} | {steps:,.0f} | {value:+.1f} [{low:+.1f}, {high:+.1f}] |")
     return 0
 
 

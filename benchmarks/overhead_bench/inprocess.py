@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import calibrate, singles, stats
+from . import calibrate, singles, stats, switch
 from .toggle import NothingToToggle, Toggle
 
 BLOCK_S = (0.06, 0.6)
@@ -54,11 +54,8 @@ def measure(settings: dict[str, Any], seconds: float, seed: int = 0) -> dict[str
     toggle = Toggle()
     step_ms = settings["calibrated_ms"]
     if settings.get("by_steps"):
-
-        def step() -> None:
-            loop.train_step(model, optimizer, next(batches), device, item)
-
-        found = {"singles": singles.measure(toggle, step, synchronise, step_ms, seconds, seed)}
+        by_steps = switch.Switch(toggle, torch, (model, optimizer, loader), settings)
+        found = {"singles": singles.measure(by_steps, synchronise, seconds, seed)}
     else:
         clock = time.process_time if settings.get("cpu_time") else time.perf_counter
         found = quads(toggle, steps, synchronise, clock, step_ms, seconds, seed)

@@ -1,11 +1,12 @@
 """One process, step by step: for steps of a few ms on hosts that change speed ten times a second.
 
-Where neighbouring tenths of a second differ by 10 to 30% (a rented host beside an H200), blocks
-of 60 ms cannot show 1%. Blocks of 20 ms can: all four of a quad see the same host. They are too
-short to bring the helper thread to rest in, so it runs on in both arms, and what it costs is read
-from the steps it woke up in against their neighbours. The hooks' cost is read apart for steps that
-were not recorded, that were, and that carried GPU events, and put together in the proportions in
-which an undisturbed loop has them.
+Where neighbouring tenths of a second differ by 10 to 30% (a rented host beside an H200), blocks of
+steps cannot show 1%. Single steps can: each has or has not its hooks, in the order ABBA or BAAB at
+random, and is compared with those around it (``switch.py``). The helper thread cannot be brought to
+rest in a step, so it runs on in both arms, and what it costs is read from the steps it woke up in
+against their neighbours. The hooks' cost is read apart for steps that were not recorded, that were,
+and that carried GPU events, and put together in the proportions in which an undisturbed loop has
+them.
 """
 
 from __future__ import annotations
@@ -20,16 +21,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from .stats import RESAMPLES, TAIL, Interval
-from .toggle import NothingToToggle, Toggle
+from .switch import Switch
+from .toggle import NothingToToggle
 
 KINDS = ("unrecorded", "recorded", "events")
-BLOCK_S = 0.02
-LEAST_STEPS = 6
-#: Steps after each toggle that are not looked at. Putting hooks in empties the interpreter's caches
-#: for what they replace: beside two cores the first 8 steps were 2% longer than those from the 12th
-#: on, at 0.8 and 3.7 ms (by position in blocks of 0.1 and 0.2 s, 2026-11-30). A training meets that
-#: once in its life.
-SETTLE_STEPS = 16
+#: Steps that are compared with one another lie within so many seconds: one quad, as it is called
+#: here whatever its length.
+GROUP_S = 0.05
+LEAST_STEPS = 4
 LEAST_QUADS = 4
 #: A step longer than this many plain ones was interrupted by something else; in either arm it
 #: counts as so many.
@@ -192,14 +191,9 @@ def kind_now(state: Any) -> str:
 
 
 def measure(
-    toggle: Toggle,
-    step: Callable[[], Any],
-    synchronise: Callable[[], None],
-    step_ms: float,
-    seconds: float,
-    seed: int,
+    switch: Switch, synchronise: Callable[[], None], seconds: float, seed: int
 ) -> dict[str, Any]:
-    """Quads of short blocks for ``seconds``, with the loop left alone before and after.
+    """Quads of single steps for ``seconds``, with the loop left alone before and after.
 
     Returns:
         ``difference`` and its parts as (value, low, high), and the counts behind them.
@@ -218,10 +212,8 @@ def measure(
         until = pc() + min(ALONE_S, seconds)
         while pc() < until:
             alone_counts[kind_now(state)] += 1
-            began = pc()
-            step()
+            times.append(switch.natural(pc))
             ends.append(pc())
-            times.append(ends[-1] - began)
         log.close()
         synchronise()
         wakes = [t for t in log.times if ends[0] <= t <= ends[-1]]
@@ -235,24 +227,16 @@ def measure(
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         watched = len(real) <= 1.5 * len(null)
-        count = max(LEAST_STEPS, round(BLOCK_S * rng.uniform(0.8, 1.2) / (step_ms / 1e3)))
-        order = [0, 1, 1, 0] if rng.random() < 0.5 else [1, 0, 0, 1]
         plain: list[float] = []
         other: dict[str, list[float]] = {}
-        for arm in order:
-            toggle.hooks(arm == 1 and watched)
-            for _ in range(SETTLE_STEPS):
-                step()
-            synchronise()
-            for _ in range(count):
+        began = pc()
+        while len(plain) < LEAST_STEPS or pc() - began < GROUP_S:
+            for arm in (0, 1, 1, 0) if rng.random() < 0.5 else (1, 0, 0, 1):
                 what = kind_now(state) if arm and watched else "unrecorded"
-                began = pc()
-                step()
-                took = pc() - began
+                took = switch.step(arm == 1 and watched, pc)
                 (other.setdefault(what, []) if arm else plain).append(took)
         quad = Quad(tuple(plain), {k: tuple(v) for k, v in other.items()})
         (real if watched else null).append(quad)
-    toggle.hooks(True)
     alone()
     total = sum(alone_counts.values())
     natural = {k: n / total for k, n in alone_counts.items()}

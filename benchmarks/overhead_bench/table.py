@@ -92,14 +92,14 @@ def _in_process_row(asked: str, runs: Runs) -> str:
 
 
 def by_steps(runs: Runs) -> list[str]:
-    """Short blocks, step by step; several runs of one size stand below one another."""
+    """Single steps; several runs of one size stand below one another."""
     lines = [
         "## In one process, step by step",
         "",
-        "Hooks in and out in blocks of 20 ms; the excess of each kind of step over the plain ones",
-        "of its quad, in percent of a plain step. The difference puts them together as often as",
-        "the loop left alone has them, adds the helper thread (steps it woke up in, against their",
-        "neighbours), and takes the null control off. All with 95% intervals.",
+        "Hooks in and out of single steps, ABBA or BAAB at random; the excess of each kind of step",
+        "over the plain ones around it, in percent of a plain step. The difference puts them",
+        "together as often as the loop left alone has them, adds the helper thread (steps it woke",
+        "up in, against their neighbours), and takes the null control off. All with 95% intervals.",
         "",
         "| asked | step | unrecorded | recorded | with events | of steps | helper | null "
         "| difference | 1 + upper | bar | verdict | probe's own figure |",

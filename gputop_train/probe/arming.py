@@ -286,7 +286,7 @@ def _after_fork() -> None:
 
 
 def _start_afresh() -> None:
-    from . import memory, oom
+    from . import memory, oom, quiet
     from .hooks import distributed, evaluate, libraries, modes, pauses, precision
 
     S.forks += 1
@@ -300,6 +300,7 @@ def _start_afresh() -> None:
         _keep_for_ever(gpu)
     helper, S.helper = S.helper, None
     log.clear()
+    quiet.forget()
     memory.forget()
     oom.forget()
     distributed.forget()

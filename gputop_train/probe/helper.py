@@ -171,7 +171,7 @@ class Helper:
         if count >= LOG_CAPACITY:
             self._lost += 1
         pop = log.popleft
-        words = [pop() for _ in range(count)]
+        words = quiet.words([pop() for _ in range(count)])
         self._events += count
         if self._writer is not None:
             for first in range(0, count, CHUNK_WORDS):

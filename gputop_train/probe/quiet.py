@@ -4,20 +4,26 @@ What a hook costs in the middle of a training step is mostly the memory it touch
 own work has driven from the caches. So in a run of unrecorded steps the original of the autograd
 entry stands in its module again, an empty table in place of the optimizers' pre hooks (where ours
 is the only one, else a builtin that does nothing in its place), and in place of the post hook
-``tick``, which touches next to nothing. In tables that may be iterated over by another thread only
-values of existing keys change. What is hooked by a class is left by single objects, which take on a
-class without the hook meanwhile. No attribute of a class is ever set here: that would empty the
-interpreter's caches for it each time, and from Python 3.13 on, after the thousandth time, for good.
+``tick``, which touches next to nothing: it leaves the time in seconds, a float, of which the helper
+thread makes the STEP_TICK (``words``). From cold caches that costs half of what packing the word,
+counting it and finding names in cells did (benchmarks/results/overhead_h200.md).
+
+In tables that may be iterated over by another thread only values of existing keys change. What is
+hooked by a class is left by single objects, which take on a class without the hook meanwhile. No
+attribute of a class is ever set here: that would empty the interpreter's caches for it each time,
+and from Python 3.13 on, after the thousandth time, for good.
 """
 
 from __future__ import annotations
 
 import collections
 import io
+import time
 import weakref
 from typing import Any
 
-from .state import S, append, now
+from . import words as W
+from .state import S, append, log
 
 #: A builtin that takes any three arguments and returns None.
 _nothing: Any = io.BytesIO().__exit__
@@ -28,9 +34,12 @@ _named: list[_Table] = []
 #: (weak reference to an object, its class, the class without the hook)
 _objects: list[tuple[Any, Any, Any]] = []
 _out = [False]
-#: Steps ticked and not yet in ``S.steps``; the optimizer that ticks, and until when.
-_ticks = [0]
-_of = [0, 0]
+#: The function that ticks, where one was placed.
+_tick: list[Any] = [None]
+#: Ticks the helper thread has taken from the log, and those that ``S.steps`` has in it.
+_taken = [0]
+_counted = [0]
+_TICK = W.STEP_TICK
 #: Whether another thread was seen to step the same optimizer: a tick could not tell them apart.
 shared = [False]
 
@@ -89,22 +98,63 @@ def add_object(one: Any, meanwhile: Any) -> None:
 
 
 def _make_tick(ours: Any) -> Any:
-    # Cells and constants: each global name and each list would be one more line of memory to fetch.
-    ticks, of, stamp, write, address = _ticks, _of, now, append, id
-
-    def tick(opt: Any, args: Any, kwargs: Any) -> None:
+    # Defaults: each name in a cell or a module, and each list, is one more line of memory to fetch.
+    def tick(
+        opt: Any,
+        args: Any,
+        kwargs: Any,
+        stamp: Any = time.monotonic,
+        write: Any = append,
+        address: Any = id,
+        of: int = 0,
+        until: float = 0.0,
+    ) -> None:
         try:
             end = stamp()
-            if end >= of[1] or address(opt) != of[0]:
-                put_back()
-                ours(opt, args, kwargs)
+            if address(opt) == of and end < until:
+                write(end)
                 return
-            write(end << 6 | 52)  # CODE_BITS, STEP_TICK
-            ticks[0] += 1
+            put_back()
+            ours(opt, args, kwargs)
         except Exception as error:
             S.failed("optimizer", error)
 
+    _tick[0] = tick
     return tick
+
+
+def _tick_until(of: int, until_ns: int) -> None:
+    """Whose steps are ticked from here on, and until when."""
+    tick = _tick[0]
+    if tick is not None:
+        tick.__defaults__ = (*tick.__defaults__[:3], of, until_ns / 1e9)
+
+
+def words(taken: list[Any]) -> list[int]:
+    """On the helper thread: what was taken from the log as words, ticks among them."""
+    ticks = 0
+    for index, word in enumerate(taken):
+        if type(word) is float:
+            taken[index] = round(word * 1e9) << W.CODE_BITS | _TICK
+            ticks += 1
+    _taken[0] += ticks
+    return taken
+
+
+def ticked() -> int:
+    """Steps ticked that are not in ``S.steps`` yet.
+
+    Those that the helper thread has just taken may be in the next count only.
+    """
+    waiting = sum(type(word) is float for word in log.copy())
+    seen = _taken[0] + waiting
+    _counted[0] = min(_counted[0], seen)  # an overrun of the log took some that had been counted
+    return seen - _counted[0]
+
+
+def forget() -> None:
+    """After a fork: what was ticked was the parent's."""
+    _taken[0] = _counted[0] = 0
 
 
 def drop(table: Any) -> None:
@@ -123,7 +173,7 @@ def take_out() -> None:
     if S.nests or S.steps_at_update:
         return
     _out[0] = True
-    _of[:] = S.stepped, S.quiet_until_ns
+    _tick_until(S.stepped, S.quiet_until_ns)
     single = len(S.optimizers) == 1 and not shared[0]
     for one in _named:
         one.take_out(single)
@@ -146,8 +196,9 @@ def put_back() -> None:
             table[key] = ours
     for reference, hooked, meanwhile in _objects:
         _reclass(reference(), meanwhile, hooked)
-    S.steps += _ticks[0]
-    _ticks[0] = 0
+    steps = ticked()
+    _counted[0] += steps
+    S.steps += steps
 
 
 def _reclass(one: Any, before: Any, after: Any) -> None:

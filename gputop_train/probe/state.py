@@ -16,8 +16,9 @@ from typing import Any, Callable
 LOG_CAPACITY = 1 << 16
 MAX_FAILURES = 32  # of hooks; a probe that fails more often is switched off
 
-#: Words waiting for the helper thread. Bounded: an overrun drops the oldest and is counted.
-log: collections.deque[int] = collections.deque(maxlen=LOG_CAPACITY)
+#: Words waiting for the helper thread, and the ticks of ``quiet.py``, which are floats. Bounded: an
+#: overrun drops the oldest and is counted.
+log: collections.deque[Any] = collections.deque(maxlen=LOG_CAPACITY)
 append = log.append
 now: Callable[[], int] = time.monotonic_ns
 ident = threading.get_ident

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
@@ -37,22 +38,90 @@ def be_quiet(opt: Any, ns: int = 10**10) -> None:
     S.thread_id, S.stepped, S.quiet_until_ns = ident(), id(opt), now() + ns
     S.optimizers, S.nests, S.steps = {id(opt): {"id": 1}}, False, 5
     log.clear()
+    quiet.forget()
     quiet.take_out()
+
+
+def drained() -> list[int]:
+    """What the helper thread takes and writes."""
+    return quiet.words([log.popleft() for _ in range(len(log))])
 
 
 def test_a_tick_is_one_word_and_counts(tables: Any) -> None:
     pre, post, told = tables
     opt = Optimizer()
     be_quiet(opt)
+    begin = now()
     for _ in range(3):
         assert pre[7](opt, (), {}) is None
         assert post[9](opt, (), {}) is None
-    assert told == [] and [word & 63 for word in log] == [STEP_TICK] * 3
+    end = now()
+    assert told == [] and len(log) == 3
+    words = drained()
+    assert [word & 63 for word in words] == [STEP_TICK] * 3
+    assert begin - 1 <= words[0] >> 6 < words[1] >> 6 < words[2] >> 6 <= end + 1
     assert S.steps == 5  # counted once the hooks are back
     quiet.put_back()
     assert S.steps == 8
     post[9](opt, (), {})
     assert told == [opt]
+
+
+def test_ticks_count_once_whoever_has_taken_them_meanwhile(tables: Any) -> None:
+    _, post, _ = tables
+    opt = Optimizer()
+    be_quiet(opt)
+    for taken in (True, False, True):
+        post[9](opt, (), {})
+        assert quiet.ticked() == 1
+        if taken:
+            drained()
+            assert quiet.ticked() == 1
+        quiet.put_back()
+        assert quiet.ticked() == 0
+        quiet.take_out()
+    assert S.steps == 8
+    drained()
+    assert quiet.ticked() == 0 and S.steps == 8
+
+
+def test_after_an_overrun_new_ticks_count_again(tables: Any) -> None:
+    _, post, _ = tables
+    opt = Optimizer()
+    be_quiet(opt)
+    for _ in range(5):
+        post[9](opt, (), {})
+    quiet.put_back()
+    assert S.steps == 10
+    log.clear()  # as if so many words had come that these were dropped
+    assert quiet.ticked() == 0
+    quiet.take_out()
+    post[9](opt, (), {})
+    quiet.put_back()
+    assert S.steps == 11
+
+
+def test_words_that_are_no_ticks_stay_as_they_are() -> None:
+    assert quiet.words([5, 1.5, 7]) == [5, 1_500_000_000 << 6 | STEP_TICK, 7]
+    quiet.forget()
+
+
+@pytest.mark.parametrize("days", [0.001, 1, 40, 300])
+def test_the_time_of_a_tick_is_right_to_the_nanosecond_for_a_month_of_uptime(days: float) -> None:
+    ns = int(days * 86_400e9) + 123_456_789
+    (word,) = quiet.words([ns / 1e9])
+    assert abs((word >> 6) - ns) <= (1 if days < 50 else 4)
+    quiet.forget()
+
+
+def test_an_optimizer_is_not_kept_alive_by_its_ticks(tables: Any) -> None:
+    _, post, _ = tables
+    opt = Optimizer()
+    be_quiet(opt)
+    post[9](opt, (), {})
+    gone = weakref.ref(opt)
+    del opt
+    assert gone() is None
 
 
 def test_the_hook_is_back_for_the_step_that_ends_the_quiet_time(tables: Any) -> None:

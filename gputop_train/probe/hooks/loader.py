@@ -46,15 +46,11 @@ def watch_class(loader_class: Any) -> None:
 def _hook_next(torch: Any, base: Any) -> None:
     original = base.__next__
     grad_enabled = torch.is_grad_enabled
-    state = S
+    state, stamp, long_ns = S, now, LONG_WAIT_NS
 
     def __next__(self: Any) -> Any:
         if not state.detail and grad_enabled():
-            start = 0
-            try:
-                start = now()
-            except Exception as error:
-                state.failed("data", error)
+            start = stamp()
             try:
                 batch = original(self)
             except BaseException as error:
@@ -62,10 +58,8 @@ def _hook_next(torch: Any, base: Any) -> None:
                 leave_no_frame(error)
                 raise
             try:
-                if now() - start > LONG_WAIT_NS:
-                    _note_if_long(start)
-                if self._num_yielded == 1:  # counted by the original
-                    _first_wait(self, now() - start)
+                if stamp() - start > long_ns or self._num_yielded == 1:  # the original counted it
+                    _unrecorded_wait(self, start)
             except Exception as error:
                 state.failed("data", error)
             return batch
@@ -134,6 +128,14 @@ def _failed_wait(code: int, gpu: Any) -> None:
             gpu.mark(code | 1)
     except Exception as error:
         S.failed("data", error)
+
+
+def _unrecorded_wait(iterator: Any, start: int) -> None:
+    """A wait that was long or the first of a pass."""
+    took = now() - start
+    _note_if_long(start)
+    if iterator._num_yielded == 1:
+        _first_wait(iterator, took)
 
 
 def _note_if_long(start: int) -> None:

@@ -8,4 +8,4 @@ from ..state import S
 
 def steps_done() -> int:
     """Optimizer steps this process has ended."""
-    return S.steps + quiet._ticks[0]
+    return S.steps + quiet.ticked()
