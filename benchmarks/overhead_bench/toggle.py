@@ -230,15 +230,22 @@ def _move_time_stamps(by_ns: int) -> None:
                 if recent(value):
                     holder[index] = value + by_ns
             return
-        for name, value in list(vars(holder).items()):
+        for name, value in _values(holder):
             if recent(value):
                 setattr(holder, name, value + by_ns)
-            elif type(value) is list or (_is_ours(type(value)) and hasattr(value, "__dict__")):
+            elif type(value) is list or _is_ours(type(value)):
                 visit(value)
 
     for name, module in list(sys.modules.items()):
         if name.split(".")[0] == PROBE:
             visit(module)
+
+
+def _values(holder: Any) -> list[tuple[str, Any]]:
+    """What an object or module holds, by name, in slots too."""
+    slots = getattr(type(holder), "__slots__", ())
+    held = [(name, getattr(holder, name)) for name in slots if hasattr(holder, name)]
+    return held + list(getattr(holder, "__dict__", {}).items())
 
 
 def _module(name: str) -> Any:

@@ -27,6 +27,15 @@ ident = threading.get_ident
 class ProbeState:
     """The probe's state in this process."""
 
+    # In slots: hooks read one line of memory for a name in place of the three of a dictionary.
+    __slots__ = (
+        "armed", "backward_ran", "burst", "compile_seen", "config", "dead", "detail", "errors",
+        "failures", "feeding_loader", "forks", "gc_count", "gc_ns", "gpu", "helper", "hook_ns",
+        "hooks", "iterators", "loaders", "loop_known", "nests", "optimizer_depth", "optimizers",
+        "overrides", "param_device", "pid", "quiet_until_ns", "set_eval_frame", "stepped", "steps",
+        "steps_at_update", "thread", "thread_id", "timing", "torch", "trial", "whole",
+    )  # fmt: skip
+
     def __init__(self) -> None:
         self.torch: Any = None
         # Dynamo's frame evaluator of this thread. Inside a compiled region it would try to compile

@@ -367,11 +367,16 @@ def test_time_stamps_of_the_probe_are_moved_and_nothing_else_is(monkeypatch):
     held = type("Held", (), {"__module__": module.__name__})()
     now = time.monotonic_ns()
     held.due_ns, held.cost_ns, held.steps = now + 250_000_000, 12_345_678, 7
-    module.held, module.due_ns, module.reads = held, [now - 5], 3
+    slotted = type(
+        "Slotted", (), {"__module__": module.__name__, "__slots__": ("at_ns", "unset")}
+    )()
+    slotted.at_ns = now - 9
+    module.held, module.due_ns, module.reads, module.slotted = held, [now - 5], 3, slotted
     monkeypatch.setitem(sys.modules, module.__name__, module)
     toggle._move_time_stamps(1000)
     assert (held.due_ns, module.due_ns) == (now + 250_001_000, [now + 995])
     assert (held.cost_ns, held.steps, module.reads) == (12_345_678, 7, 3)
+    assert slotted.at_ns == now + 991
 
 
 def only_result(folder):

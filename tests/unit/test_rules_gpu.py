@@ -7,6 +7,7 @@ from synthetic_windows import MS, UUID, make_steps, probe, site, window
 
 from gputop_train.diagnose.rules import cpu_training, gpu_bound, host_sync_stall, launch_bound
 from gputop_train.diagnose.rules.base import RuledOut
+from gputop_train.launch.options import parse_setting
 from gputop_train.model import Abstention, Finding, GpuSample
 
 SYNCING = {"sync": 3, "gpu_wait": 2, "forward": 2, "backward": 3}
@@ -116,6 +117,24 @@ def test_a_dry_queue_under_a_busy_host_is_launch_bound():
     assert found.lost_share == pytest.approx(0.78)
     assert found.gain.at_least
     assert found.where == () and found.where_missing
+
+
+@pytest.mark.parametrize(
+    ("told", "setting"),
+    [
+        ({}, {"compile": "reduce-overhead"}),
+        ({"shapes": [[1, 5, 3]]}, {"compile": "default"}),  # a graph for each of five shapes
+        ({"dynamo": {"unique_graphs": 4}}, None),  # compiled as it is
+    ],
+)
+def test_compiling_can_be_tried_where_nothing_is_compiled(told, setting):
+    found = launch(make_steps(100, LAUNCHING, dry=0.9), util=20, probe=probe(on_gpu=True, **told))
+    assert isinstance(found, Finding)
+    assert found.advice[0].setting == setting
+    if setting is not None:
+        (mode,) = setting.values()
+        assert parse_setting(f"compile={mode}").value == mode
+        assert (mode in found.advice[0].text) == (mode != "default")
 
 
 def test_a_measured_launch_idle_is_taken_as_it_is():

@@ -265,8 +265,12 @@ def _compile(window: Window, places: tuple[Where, ...]) -> Advice:
         )
     rows = window.probe.get("shapes") or ()
     shapes = [r[1] for r in rows if isinstance(r, list) and len(r) == 3]
-    mode = "" if max(shapes, default=1) > 1 else ', mode="reduce-overhead"'
-    return Advice(f"torch.compile(model{mode}) fuses the {many}; nothing is compiled now.{loop}")
+    mode = "default" if max(shapes, default=1) > 1 else "reduce-overhead"
+    named = "" if mode == "default" else f', mode="{mode}"'
+    return Advice(
+        f"torch.compile(model{named}) fuses the {many}; nothing is compiled now.{loop}",
+        {"compile": mode},
+    )
 
 
 def _fused(window: Window) -> Advice | None:
