@@ -40,7 +40,7 @@ MAX_RUN_CALLS = 64
 #: Everything is recorded until the loop has shown its shape this often.
 FIRST_CALLS = 64
 #: At most this long nothing but ticks: a change in the loop shows within it.
-MAX_QUIET_NS = 600_000_000
+MAX_QUIET_NS = 800_000_000
 #: What the hooks of an unrecorded step cost, as a part of a recorded one's
 #: (benchmarks/results/overhead_h200.md).
 QUIET_PART = 0.15
