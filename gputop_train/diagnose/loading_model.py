@@ -150,15 +150,23 @@ def load_model(window: Window, lost: float) -> LoadModel | None:
         shared=not window.on_gpu,
         threads=threads if isinstance(threads, int) else None,
         foreign_cores=foreign_cores(window) or 0.0,
-        prepare_cpu=_prepare_cpu(trainer, acc.step_ms, prepare),
+        prepare_cpu=_prepare_cpu(trainer, acc.step_ms, prepare, shared=not window.on_gpu),
     )
 
 
-def _prepare_cpu(trainer: float | None, step_ms: float, prepare_ms: float) -> float:
-    """Cores that preparation keeps busy at most: all of what the trainer uses, over its time."""
+def _prepare_cpu(
+    trainer: float | None, step_ms: float, prepare_ms: float, *, shared: bool
+) -> float:
+    """Cores that preparation keeps busy at most: what the trainer uses, over its time.
+
+    Less a core while it trains where the CPU is what trains: that it computes there is sure.
+    """
     if trainer is None:
         return 1.0
-    most = trainer * step_ms / prepare_ms
+    used = trainer * step_ms
+    if shared:
+        used -= min(step_ms - prepare_ms, 0.5 * used)
+    most = used / prepare_ms
     return 1.0 if most >= WAITS_BELOW else max(0.05, most)
 
 

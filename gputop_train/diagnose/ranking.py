@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from gputop_train.diagnose.accounting import account
 from gputop_train.diagnose.causes import CAUSED_BY, label_of
-from gputop_train.diagnose.rules import all_rules
+from gputop_train.diagnose.rules import all_rules, cpu_contention
 from gputop_train.diagnose.rules import memory_leak as leak
 from gputop_train.diagnose.rules.base import (
     COVERAGE,
@@ -91,6 +91,8 @@ def _weights(window: Window, findings: Sequence[Finding]) -> Mapping[str, float]
 def _weight(window: Window, finding: Finding) -> float:
     if finding.id in WRONG_DEVICE and finding.severity != "info":
         return 2.0
+    if finding.id == cpu_contention.ID:  # the script's own causes are what its author can mend
+        return 0.0 if finding.severity == "info" else RISK
     if finding.id == leak.ID:
         return leak.urgency(window)
     if finding.lost_share > 0:

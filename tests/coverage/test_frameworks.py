@@ -165,5 +165,6 @@ def test_a_notebook_is_not_idle_between_its_cells(tmp_path: Path) -> None:
     note("notebook", "ipykernel", report, {"steps": 90})
     assert report["steps"]["count"] == 90
     assert report["time"]["training_s"] < 90 * 0.1
-    assert report["verdict"]["id"] == "input-bound" and report["also"] == []
+    assert report["verdict"]["id"] == "input-bound"
+    assert [found["id"] for found in report["also"] if found["id"] != "cpu-contention"] == []
     assert report["time"]["shares"]["data_wait"] > 0.35

@@ -155,7 +155,10 @@ def test_every_id_of_the_catalogue_is_judged_or_said_not_to_be():
     rules = {rule.id: rule for rule in all_rules()}
     known = {id_: rule.page.number for id_, rule in rules.items() if rule.page is not None}
     known |= {entry.id: entry.number for entry in NOT_JUDGED}
-    assert known == {id_: n for n, id_ in enumerate(CATALOGUE, 1)} | {"memory-capped": 35}
+    assert known == {id_: n for n, id_ in enumerate(CATALOGUE, 1)} | {
+        "memory-capped": 35,
+        "cpu-contention": 8,
+    }
 
 
 def test_every_rule_has_a_page_and_every_link_leads_to_one():
@@ -166,7 +169,7 @@ def test_every_rule_has_a_page_and_every_link_leads_to_one():
         assert [t for t in targets if t not in made] == [], name
         # What a page says of another diagnosis is said by its id.
         named = set(re.findall(r"`([a-z0-9]+(?:-[a-z0-9]+)+)`", text))
-        assert named <= set(CATALOGUE) | {"memory-capped"} | NAMES, (name, named)
+        assert named <= set(CATALOGUE) | {"memory-capped", "cpu-contention"} | NAMES, (name, named)
 
 
 def test_nothing_is_both_judged_and_not():

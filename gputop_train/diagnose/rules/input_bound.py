@@ -196,8 +196,10 @@ def _finding(
         advice=advice,
         gain=gain(
             most_lost(window, "data_wait", lost),
-            "T / (T - E), E the host's wait, at most what the GPU is idle",
-            at_least=basis == LOWER_BOUND,
+            "T / (T - E), E the host's wait"
+            + (", at most what the GPU is idle" if window.on_gpu else ""),
+            # A thread that makes batches holds the interpreter lock beside training as well.
+            at_least=basis == LOWER_BOUND or supply.loader is None,
         ),
     )
 

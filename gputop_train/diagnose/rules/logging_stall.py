@@ -47,6 +47,10 @@ INFO, WARN = 0.03, 0.05
 TARGET = 0.01
 #: What a preview may show as beside its writing: pictures come from a forward pass of their own.
 AROUND = ("checkpoint", "logging", "other", "eval", "forward", "sync", "gpu_wait", "h2d")
+#: What a log every so many steps may show as beside its own label: what it computes to print.
+BESIDE = ("logging", "other", "forward", "sync", "gpu_wait", "h2d")
+#: So many steps from one log to the next are not every step.
+SOME = 2
 #: Of the time labelled as saving, savers that are known may hold this much beside previews.
 MOSTLY = 0.5
 #: Samples of host code that are enough to say where it is (``host-compute``).
@@ -80,6 +84,9 @@ def judge(window: Window) -> Judgement:
         return RuledOut(
             ID, f"logging takes {percent(host)} of the time, the GPU is idle for {percent(lost)}"
         )
+    rare = recurring(window, ("logging",), BESIDE)
+    if rare is not None and (rare.every or 0) >= SOME and rare.share >= MOSTLY * lost:
+        return _now_and_then(window, rare)
     return _logging(window, host, lost, basis)
 
 
@@ -119,10 +126,16 @@ def _now_and_then(window: Window, rare: Recurring) -> Finding:
     places, why_none = _places(window)
     at = f" at {name(places[0])}" if places else ""
     every = rarer(pattern)
+    takes = f"a log takes {ms(pattern.cost_ms)} now, a step {ms(pattern.step_ms)}."
     advice = [
         Advice(
             f"Read what is printed once{at}: collect it on the device (torch.stack) and take one "
-            f".tolist(); a log takes {ms(pattern.cost_ms)} now, a step {ms(pattern.step_ms)}."
+            f".tolist(); {takes}"
+        )
+        if window.on_gpu
+        else Advice(
+            f"Write less{at}, or hand a copy to another process (a multiprocessing.Queue), since "
+            f"formatting in a thread takes turns with training; {takes}"
         )
     ]
     if every is not None and pattern.every is not None:
