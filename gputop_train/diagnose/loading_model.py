@@ -196,6 +196,16 @@ def role_cores(window: Window, role: str) -> float | None:
     return sum(used) / len(used) if used else None
 
 
+def training_thread(window: Window) -> float | None:
+    """Part of the wall that the training thread computes or is ready to; ``None`` = not read."""
+    used = [
+        p.main_cpu + (p.run_delay or 0.0)
+        for p in window.procs
+        if p.role == "trainer" and p.main_cpu is not None
+    ]
+    return sum(used) / len(used) if used else None
+
+
 def shorter_loader(loader: Loader) -> str:
     """The construction as written, cut to fit a line of advice."""
     text = _balanced(call_text(loader.call)) or "DataLoader(...)"

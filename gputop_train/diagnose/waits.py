@@ -106,6 +106,8 @@ def _epochs_apart(window: Window, loader: Loader | None, apart: float) -> bool:
         return True
     if loader.epochs < ENOUGH_PASSES:
         return False
+    if loader.length and _same(apart, loader.length):  # a batch a step; passes beyond a limit
+        return True
     # By passes alone: a loop may leave an epoch early, and batches of steps of which only the end
     # was recorded are not counted. The last pass may have hardly begun.
     least, most = window.steps_seen / loader.epochs, window.steps_seen / (loader.epochs - 1)

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from synthetic_windows import make_steps, site, window
 
 from gputop_train.diagnose.engine import diagnose
 from gputop_train.diagnose.rules import host_compute, launch_bound
 from gputop_train.diagnose.rules.base import RuledOut
-from gputop_train.model import Abstention, Finding
+from gputop_train.model import Abstention, Finding, ProcSample
 
 
 def line(func="confusion_matrix", call="np.add.at(table, (y, p), 1)", number=77, count=90):
@@ -163,3 +165,27 @@ def test_a_whole_array_call_is_not_told_to_become_one():
     one = (line(func="update_stats", call="np.percentile(np.abs(g), [5, 50, 95])"),)
     found = host_compute.judge(window(steps, sites=one))
     assert "every tenth" in found.advice[1].text and "whole-tensor" not in found.advice[1].text
+
+
+def in_process(made, *, main, delay=0.0):
+    begin = made.t0_ns
+    procs = [
+        ProcSample(begin + k, 10, "trainer", cpu=main, main_cpu=main, run_delay=delay)
+        for k in range(6)
+    ]
+    return replace(made, procs=tuple(procs))
+
+
+def test_code_that_waits_for_a_network_is_handed_to_a_thread_and_not_vectorised():
+    send = line(func="send_metrics", call="urlopen(request)")
+    found = host_compute.judge(in_process(on_cpu(send), main=0.5))
+    text = " ".join(step.text for step in found.advice)
+    assert "thread" in text and "uses 50% of a core" in text
+    assert "vectorise" not in text and "A call beside the model" in found.summary
+
+
+@pytest.mark.parametrize(("main", "delay"), [(0.98, 0.0), (0.5, 0.45)])
+def test_code_that_computes_or_has_no_core_does_not_wait(main, delay):
+    found = host_compute.judge(in_process(on_cpu(line()), main=main, delay=delay))
+    text = " ".join(step.text for step in found.advice)
+    assert "thread (" not in text and found.summary.startswith("Python code")

@@ -1095,3 +1095,26 @@ def test_a_loop_without_a_loader_is_not_named_by_its_own_statement():
     found, _ = named(steps, sites=(loop,))
     assert "the work of the code that makes a batch (train.py:63)" in found.advice[0].text
     assert "34 ms a step late" in found.advice[1].text
+
+
+def test_loaders_built_beyond_the_number_that_is_kept_still_tell_an_epochs_start():
+    """As measured: 314 passes of 10 batches, of which the first 252 loaders were known."""
+    known = respawning(
+        num_workers=2, epochs=252, starts=252, first_waits=252, length=10, batches=1184,
+        first_wait_ns=6_000 * MS, start_ns=5_000 * MS, wait_ns=3_300 * MS,
+        fetch=fetches(2.3, 2.4, batches=1257, starts=252),
+    )  # fmt: skip
+    found, _ = named(every(10, 70, 3140), loaders=(known,), workers=[0.3] * 2, cores=2)
+    assert found.refined == "worker-respawn"
+
+
+def test_items_that_sleep_get_more_workers_than_there_are_cores():
+    """83 of 104 ms asleep in __getitem__ on two cores: 2 workers were advised, 4 brought 4.7x."""
+    sleeping = loader(num_workers=0, epochs=1)
+    steps = make_steps(200, {"data_wait": 83, "forward": 11, "backward": 10})
+    found, _ = named(steps, loaders=(sleeping,), trainer=0.4, cores=2)
+    assert found.refined == "main-process-loading"
+    assert found.advice[0].setting["num_workers"] >= 4
+    assert "another one brings less" not in found.advice[0].text
+    computing, _ = named(steps, loaders=(sleeping,), trainer=1.0, cores=2)
+    assert computing.advice[0].setting["num_workers"] <= 2

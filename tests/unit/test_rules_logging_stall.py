@@ -184,3 +184,16 @@ def test_on_a_gpu_without_events_a_pause_in_some_steps_is_measured_by_the_others
 def test_on_a_gpu_logging_in_every_step_without_any_signal_is_not_judged():
     steps = make_steps(200, {"forward": 8, "logging": 2})
     assert isinstance(logging_stall.judge(window(steps, on_gpu=True)), Abstention)
+
+
+def test_a_log_every_25_steps_is_not_advised_as_if_it_were_in_every_step():
+    """A dashboard rewritten every 25 steps: it cost 23%, every 50 steps left more than half."""
+    steps = make_steps(
+        800, {"forward": 12}, extra=lambda i: {"logging": 114, "other": 26} if i % 25 == 0 else {}
+    )
+    place = site("sample", 17, label="logging", call="json.dump(doc, f)", count=200)
+    found = logging_stall.judge(window(steps, sites=(place,)))
+    assert found.lost_share == pytest.approx(140 / (25 * 12 + 140), rel=0.01)
+    assert "instead of every 25 at train.py:17" in found.advice[0].text
+    assert "QueueHandler" not in " ".join(step.text for step in found.advice)
+    assert found.gain.ceiling >= (25 * 12 + 140) / (25 * 12) * 0.999

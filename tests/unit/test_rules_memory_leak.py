@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import bisect
+
 import numpy as np
 import pytest
 from synthetic_windows import loader, make_steps, probe, window
@@ -157,3 +159,18 @@ def test_what_a_profiler_keeps_is_not_called_a_leak():
     # torch.profiler around 800 steps on a CPU: RssAnon grew by 188 kB a step, as measured.
     state = probe(False, modes={"looked": 500, "profiler": [500, 0], "anomaly": [0, None]})
     assert isinstance(judge(noisy(rising(200)), probe=state), Abstention)
+
+
+def test_a_minute_in_one_step_does_not_halve_what_a_step_leaves():
+    """Beside another program 30 of 840 steps took half of the time: 28 kB a step for 680 kB."""
+    steps = make_steps(400, {"forward": 50}, extra=lambda i: {"forward": 600} if i < 33 else {})
+    begin, end = steps[0].t0_ns, steps[-1].t1_ns
+    ends = [s.t1_ns for s in steps]
+    held = [
+        300 * MB + 0.7 * MB * bisect.bisect(ends, begin + (end - begin) * k // (N - 1))
+        for k in range(N)
+    ]
+    found = memory_leak.judge(window(steps, memory=held))
+    assert isinstance(found, Finding)
+    values = {e.what: e.value for e in found.evidence}
+    assert values["growth of the low-water marks"] == pytest.approx(700, rel=0.1)

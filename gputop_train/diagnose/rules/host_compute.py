@@ -7,8 +7,7 @@ part of the idle time, >= 10% (TraceML's residual 10/20); on a CPU only where on
 and its name or text says that it is no part of the model: there ``other`` is real work as well.
 Differential: a loss function of the person's own is computation; a blocking read, with the loop
 around it, or a launch has a label of its own; data that a function of the loop makes is loading.
-Fix: off the hot path, vectorised, in a thread, more rarely. Probe: switch that function off.
-Gain: T / (T - E); (nT + c) / (nT + c') where it recurs.
+Fix: more rarely, vectorised, in a thread. Probe: without it. Gain: T / (T - E), or by its period.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 
 from gputop_train.diagnose.accounting import INTERRUPTIONS, account, lost_share
 from gputop_train.diagnose.advice import Periodic, periodic_gain, rarer
+from gputop_train.diagnose.loading_model import training_thread
 from gputop_train.diagnose.recurring import Recurring, accompanies, recurring
 from gputop_train.diagnose.rules import checkpoint_stall, eval_stall, logging_stall
 from gputop_train.diagnose.rules.base import (
@@ -82,6 +82,8 @@ BESIDE = re.compile(
 
 
 NUMPY = re.compile(r"(?:np|numpy)\.(?:[a-z]+\.)*\w+\(")
+#: Code in which the training thread sleeps for this part of it or more waits (proposed).
+SLEEPS = 0.7
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,8 +250,9 @@ def _finding(window: Window, code: _Code, lost: float, basis: str) -> Finding:
     return Finding(
         id=ID,
         summary=(
-            f"Python code {waits} takes {percent(lost)} of every step: {ms(acc.ms(lost))} of "
-            f"{ms(acc.step_ms or 0.0)}, most of it in {function}."
+            f"{'A call' if _sleeps(window, lost) else 'Python code'} {waits} takes "
+            f"{percent(lost)} of every step: {ms(acc.ms(lost))} of {ms(acc.step_ms or 0.0)}, "
+            f"most of it in {function}."
         ),
         severity=severity(lost, window.totals.steps),
         confidence="medium",
@@ -260,6 +263,12 @@ def _finding(window: Window, code: _Code, lost: float, basis: str) -> Finding:
         advice=_every_step_advice(window, code, lost),
         gain=gain(lost, f"T / (T - E): {ms(acc.step_ms or 0.0)} less {ms(acc.ms(lost))}"),
     )
+
+
+def _sleeps(window: Window, lost: float) -> bool:
+    """Whether the code waits for something, a network or a disk, rather than computes."""
+    busy = training_thread(window)
+    return busy is not None and busy < 1 - SLEEPS * lost
 
 
 def _whole_array(code: _Code) -> str | None:
@@ -317,13 +326,23 @@ def _every_step_advice(window: Window, code: _Code, lost: float) -> tuple[Advice
     acc = account(window)
     each = ms(acc.ms(lost))
     function = f"{_named(code.sites[0])} at {name(code.places[0])}" if code.sites else "it"
-    # Every n steps it is lost/n of (1 - lost) + lost/n: 1% from here on.
-    every = max(2, math.ceil(99 * lost / max(0.01, 1 - lost)))
+    every = max(2, math.ceil(99 * lost / max(0.01, 1 - lost)))  # lost/n of (1 - lost) + lost/n: 1%
+    rarely = Advice(
+        f"Call {function} every {every} steps instead of every step: {each} a step now, 1% of "
+        "the time then."
+    )
+    busy = training_thread(window)
+    if busy is not None and _sleeps(window, lost):
+        return (
+            rarely,
+            Advice(
+                f"Or call {function} in a thread (ThreadPoolExecutor(1).submit) and go on: it "
+                f"waits rather than computes (the training thread uses {percent(busy)} of a "
+                f"core), so {each} leave the loop."
+            ),
+        )
     return (
-        Advice(
-            f"Call {function} every {every} steps instead of every step: {each} a step now, 1% of "
-            "the time then."
-        ),
+        rarely,
         Advice(
             f"If it is needed in every step, give {called} a part of the values (every tenth), and "
             "vectorise the Python loops that lead to it."

@@ -16,6 +16,7 @@ Gain: none in time; it ends in an out-of-memory error.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -128,18 +129,31 @@ def low_water_marks(
 
 
 def _points(window: Window) -> list[tuple[float, float]]:
-    """(step, allocated) of the steady part; steps from the clock where a sample carries none."""
-    totals = window.totals
-    rate = totals.steps / totals.wall_ns if totals.wall_ns else 0.0
+    """(step, allocated) of the steady part.
+
+    One clock for all: a sample's own step number restarts with a launcher's attempt. By the kept
+    steps' own ends, since memory that grows by steps stands still while one takes a minute; before
+    them evenly.
+    """
     basis = window.memory[-1].basis if window.memory else ""
     same = [m for m in window.memory if m.rank == window.rank and m.basis == basis]
     start = min((m.t_ns for m in same), default=0)
-    return sorted((_step(m, start, rate), float(m.allocated)) for m in same)
+    ends = [float(s.t1_ns - start) for s in window.steps if s.t1_ns >= start]
+    totals = window.totals
+    rate = totals.steps / totals.wall_ns if totals.wall_ns else 0.0
+    before = rate * ends[0] if ends else 0.0
 
+    def step(sample: MemorySample) -> float:
+        at = float(sample.t_ns - start)
+        if not ends or at <= ends[0]:
+            return at * rate
+        place = bisect_right(ends, at)
+        if place == len(ends):
+            return before + place - 1 + (at - ends[-1]) * rate
+        part = (at - ends[place - 1]) / max(1.0, ends[place] - ends[place - 1])
+        return before + place - 1 + part
 
-def _step(sample: MemorySample, t0_ns: int, rate: float) -> float:
-    # One clock for all: a sample's own step number restarts with a launcher's attempt.
-    return (sample.t_ns - t0_ns) * rate
+    return sorted((step(m), float(m.allocated)) for m in same)
 
 
 def judge(window: Window) -> Judgement:
