@@ -86,6 +86,8 @@ _PRINT_TEXT = re.compile(
     r"|\bopen\([^()]*[\"'][wa]\+?[\"']"
 )
 _SAVE_TEXT = re.compile(r"\b(pickle|cloudpickle|joblib)\.dump\s*\(|\b(np|numpy)\.savez?\w*\s*\(")
+_TO_DISK = re.compile(r"\bf?(?:data)?sync\(|\.flush\(|\bos\.(?:replace|rename)\(")
+_SAVES = frozenset(("save", "save_file", "save_model", "save_pretrained", "savez"))
 #: How people name what writes a model by hand: all that it does is the save. "checkpoint" alone
 #: also names what computes activations again.
 _SAVER = re.compile(
@@ -220,7 +222,7 @@ class Sampler:
         place = user
         text = self._text(user) if user is not None else ""
         if user is leaf and label in (_UNKNOWN, W.L_FORWARD):
-            label = self._by_text(text, label)
+            label = self._by_text(text, label, user.f_code)
         if label == _UNKNOWN and loop is not None:
             # What did the loop call? The Python callee's name, else the C call's own text. A
             # comprehension (a frame of its own before Python 3.12) is part of the loop.
@@ -253,7 +255,9 @@ class Sampler:
         return site
 
     @staticmethod
-    def _by_text(text: str, label: int) -> int:
+    def _by_text(text: str, label: int, code: Any) -> int:
+        if _TO_DISK.search(text) and not _SAVES.isdisjoint(code.co_names):
+            return W.L_CHECKPOINT  # where a model is saved, what brings it to the disk is the save
         if _PRINT_TEXT.search(text):
             return W.L_LOGGING
         if _SAVE_TEXT.search(text):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import textwrap
 from pathlib import Path
@@ -214,7 +215,28 @@ def test_the_sampler_knows_a_read_by_its_text(
     text: str, label: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sampler.S, "gpu", object())
-    assert sampler.Sampler._by_text(text, W.L_FORWARD) == label
+    code = test_the_sampler_knows_a_read_by_its_text.__code__
+    assert sampler.Sampler._by_text(text, W.L_FORWARD, code) == label
+
+
+def _saves(torch: Any, stream: Any, path: str) -> None:
+    torch.save({}, stream)
+    os.fsync(stream.fileno())
+    print("saved", path)
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [
+        ("os.fsync(f.fileno())", W.L_CHECKPOINT),
+        ("f.flush()", W.L_CHECKPOINT),
+        ("os.replace(path + '.tmp', path)", W.L_CHECKPOINT),
+        ("print('saved', path)", W.L_LOGGING),
+    ],
+)
+def test_what_brings_a_save_to_the_disk_is_the_save(text: str, label: int) -> None:
+    """A checkpoint was told as 6.6% saving and 4.1% logging, for its own fsync."""
+    assert sampler.Sampler._by_text(text, W.L_FORWARD, _saves.__code__) == label
 
 
 def test_logging_libraries_are_told_by_name_and_line(tmp_path: Path) -> None:
