@@ -123,7 +123,7 @@ def _finding(window: Window, cores: float, others: float, denied: float, lost: f
 
 
 PAGE = Page(
-    number=41,
+    number=20,
     title="Other programs have the cores",
     meaning=(
         "The training thread is ready to run and has no core, because programs outside this run "
