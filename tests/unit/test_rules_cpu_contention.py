@@ -72,6 +72,7 @@ def test_a_little_of_it_is_information_and_keeps_nobody_from_being_healthy():
     ("changed", "why"),
     [
         ({"delay": 0.04}, "waited for a core 4%"),
+        ({"wide": 4}, "not judged before 5 samples"),
         ({"others": 0.2}, "other programs keep 0.2"),
         # Two workers and a trainer want three cores of two: that fight is the run's own.
         ({"workers": [(0.5, 0.4), (0.5, 0.4)], "others": 0.6}, "the run itself wants"),
@@ -87,7 +88,6 @@ def test_what_is_something_else_is_not_blamed_on_others(changed, why):
     ("changed", "missing"),
     [
         ({"delay": None}, "schedstat"),
-        ({"wide": 4}, "schedstat"),
         ({"known": 64}, "outside this run"),  # the run may use 2 of 64: theirs may be others
         ({"on_gpu": True}, "GPU was idle"),
     ],

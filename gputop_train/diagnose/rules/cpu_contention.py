@@ -45,8 +45,10 @@ def judge(window: Window) -> Judgement:
     """Judge one window."""
     delays = [p.run_delay for p in window.procs if p.role == "trainer" and p.run_delay is not None]
     others = foreign_cores(window)
-    if len(delays) < MIN_SAMPLES:
+    if not delays:
         return Abstention(ID, "time the training thread waited for a core (schedstat)")
+    if len(delays) < MIN_SAMPLES:
+        return RuledOut(ID, f"not judged before {MIN_SAMPLES} samples")
     denied = min(1.0, mean(delays) or 0.0)
     if denied < DENIED:
         return RuledOut(ID, f"training waited for a core {percent(denied)} of the time")
