@@ -118,7 +118,7 @@ def _finding(window: Window, cores: float, others: float, denied: float, lost: f
             if row.value is not None
         ),
         where=(),
-        where_missing="it is no line of the script: other programs have the cores",
+        where_missing="other programs have the cores",
         advice=tuple(advice),
         gain=gain(lost, "T / (T - E), E the time without a core", at_least=True),
     )
