@@ -23,7 +23,7 @@ import weakref
 from typing import Any
 
 from . import words as W
-from .state import S, append, log
+from .state import LOG_CAPACITY, S, append, log
 
 #: A builtin that takes any three arguments and returns None.
 _nothing: Any = io.BytesIO().__exit__
@@ -39,7 +39,6 @@ _tick: list[Any] = [None]
 #: Ticks the helper thread has taken from the log, and those that ``S.steps`` has in it.
 _taken = [0]
 _counted = [0]
-_TICK = W.STEP_TICK
 #: Whether another thread was seen to step the same optimizer: a tick could not tell them apart.
 shared = [False]
 
@@ -135,9 +134,11 @@ def words(taken: list[Any]) -> list[int]:
     ticks = 0
     for index, word in enumerate(taken):
         if type(word) is float:
-            taken[index] = round(word * 1e9) << W.CODE_BITS | _TICK
+            taken[index] = round(word * 1e9) << W.CODE_BITS | W.STEP_TICK
             ticks += 1
     _taken[0] += ticks
+    if len(taken) >= LOG_CAPACITY:  # an overrun took ticks that had been counted
+        _counted[0] = min(_counted[0], _taken[0])
     return taken
 
 
@@ -147,9 +148,7 @@ def ticked() -> int:
     Those that the helper thread has just taken may be in the next count only.
     """
     waiting = sum(type(word) is float for word in log.copy())
-    seen = _taken[0] + waiting
-    _counted[0] = min(_counted[0], seen)  # an overrun of the log took some that had been counted
-    return seen - _counted[0]
+    return max(0, _taken[0] + waiting - _counted[0])
 
 
 def forget() -> None:

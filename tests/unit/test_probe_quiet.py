@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gputop_train.probe import quiet
-from gputop_train.probe.state import S, ident, log, now
+from gputop_train.probe.state import LOG_CAPACITY, S, ident, log, now
 from gputop_train.probe.words import STEP_TICK
 
 
@@ -93,12 +93,32 @@ def test_after_an_overrun_new_ticks_count_again(tables: Any) -> None:
         post[9](opt, (), {})
     quiet.put_back()
     assert S.steps == 10
-    log.clear()  # as if so many words had come that these were dropped
+    log.extend([STEP_TICK] * LOG_CAPACITY)  # so many words that these are dropped
+    drained()
     assert quiet.ticked() == 0
     quiet.take_out()
     post[9](opt, (), {})
     quiet.put_back()
     assert S.steps == 11
+
+
+def test_ticks_between_two_hands_are_counted_once(tables: Any) -> None:
+    """The helper thread has taken them and not counted them yet when the hooks come back."""
+    _, post, _ = tables
+    opt = Optimizer()
+    be_quiet(opt)
+    for _ in range(4):
+        post[9](opt, (), {})
+    quiet.put_back()
+    assert S.steps == 9
+    taken = [log.popleft() for _ in range(4)]
+    quiet.take_out()
+    post[9](opt, (), {})
+    quiet.put_back()
+    quiet.words(taken)
+    quiet.take_out()
+    quiet.put_back()
+    assert S.steps == 10
 
 
 def test_words_that_are_no_ticks_stay_as_they_are() -> None:
