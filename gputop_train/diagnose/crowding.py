@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gputop_train.diagnose.loading_advice import at, loader_at
-from gputop_train.diagnose.loading_model import role_cores
+from gputop_train.diagnose.loading_model import role_cores, torch_threads
 from gputop_train.diagnose.rules.base import cores, gain, ms, number, percent, plain, span
 from gputop_train.diagnose.rules.fetch_stall import small_reads
 from gputop_train.diagnose.rules.slow_collate import COLLATE_PART
@@ -60,9 +60,8 @@ def crowd_of(window: Window, supply: Supply) -> Crowd | None:
         return None
     if trainer + workers < FULL * window.cores:
         return None
-    flags = window.probe.get("flags")
-    threads = flags.get("threads") if isinstance(flags, dict) else None
-    most = max(trainer, float(threads)) if isinstance(threads, int) else trainer
+    threads = torch_threads(window)
+    most = trainer if threads is None else max(trainer, float(threads))
     usable = min(trainer + workers, most)
     return Crowd(workers, trainer, denied, 1 - trainer / usable)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gputop_train.diagnose.accounting import account
@@ -138,8 +139,6 @@ def load_model(window: Window, lost: float) -> LoadModel | None:
     prepare = acc.ms(acc.shares.get("data_wait", 0.0))
     if prepare <= 0:
         return None
-    flags = window.probe.get("flags") or {}
-    threads = flags.get("threads")
     trainer = role_cores(window, "trainer")
     return LoadModel(
         prepare_ms=prepare,
@@ -148,7 +147,7 @@ def load_model(window: Window, lost: float) -> LoadModel | None:
         cores=max(1.0, cores),
         trainer_cores=trainer,
         shared=not window.on_gpu,
-        threads=threads if isinstance(threads, int) else None,
+        threads=torch_threads(window),
         foreign_cores=foreign_cores(window) or 0.0,
         prepare_cpu=_prepare_cpu(trainer, acc.step_ms, prepare, shared=not window.on_gpu),
     )
@@ -176,12 +175,23 @@ def foreign_cores(window: Window) -> float | None:
     last = window.host[-1] if window.host else None
     if last is None or not busy or last.cpus_total is None or window.cores != last.cpus_total:
         return None
+    return max(0.0, sum(busy) / len(busy) - run_cores(window))
+
+
+def run_cores(window: Window, *, wanted: bool = False) -> float:
+    """Cores that this run's processes keep busy, or those they are ready for as well."""
     ours: dict[int, list[float]] = {}
     for p in window.procs:
         if p.cpu is not None:
-            ours.setdefault(p.pid, []).append(p.cpu)
-    mine = sum(sum(used) / len(used) for used in ours.values())
-    return max(0.0, sum(busy) / len(busy) - mine)
+            ours.setdefault(p.pid, []).append(p.cpu + ((p.run_delay or 0.0) if wanted else 0.0))
+    return sum(sum(used) / len(used) for used in ours.values())
+
+
+def torch_threads(window: Window) -> int | None:
+    """Intra-op threads of torch; ``None`` = unknown."""
+    flags = window.probe.get("flags")
+    threads = flags.get("threads") if isinstance(flags, Mapping) else None
+    return threads if isinstance(threads, int) else None
 
 
 def rank_cores(window: Window) -> float | None:

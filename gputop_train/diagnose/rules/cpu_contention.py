@@ -14,7 +14,13 @@ step can be 20 times as long for one core taken of two (this project's own run, 
 from __future__ import annotations
 
 from gputop_train.diagnose.accounting import account
-from gputop_train.diagnose.loading_model import BUSY_NEIGHBOUR, foreign_cores, role_cores
+from gputop_train.diagnose.loading_model import (
+    BUSY_NEIGHBOUR,
+    foreign_cores,
+    role_cores,
+    run_cores,
+    torch_threads,
+)
 from gputop_train.diagnose.rules.base import (
     Judgement,
     Page,
@@ -56,7 +62,7 @@ def judge(window: Window) -> Judgement:
         return Abstention(ID, "cores that programs outside this run keep busy")
     if others < BUSY_NEIGHBOUR:
         return RuledOut(ID, f"other programs keep {others:.1f} cores busy")
-    wanted = _wanted(window)
+    wanted = run_cores(window, wanted=True)
     if wanted > window.cores + FITS:
         return RuledOut(ID, f"the run itself wants {wanted:.1f} of {window.cores:.3g} cores")
     lost = denied
@@ -70,19 +76,9 @@ def judge(window: Window) -> Judgement:
     return _finding(window, window.cores, others, denied, lost)
 
 
-def _wanted(window: Window) -> float:
-    """Cores that the run's processes use or are ready for."""
-    each: dict[int, list[float]] = {}
-    for p in window.procs:
-        if p.cpu is not None:
-            each.setdefault(p.pid, []).append(p.cpu + (p.run_delay or 0.0))
-    return sum(sum(used) / len(used) for used in each.values())
-
-
 def _finding(window: Window, cores: float, others: float, denied: float, lost: float) -> Finding:
     free = max(1, round(cores - others))
-    flags = window.probe.get("flags")
-    threads = flags.get("threads") if isinstance(flags, dict) else None
+    threads = torch_threads(window)
     taken = f"{others:.1f} of {cores:.3g} cores"
     advice = [
         Advice(
@@ -91,7 +87,7 @@ def _finding(window: Window, cores: float, others: float, denied: float, lost: f
             "nobody else has (SLURM: --exclusive, --cpus-per-task)."
         )
     ]
-    if isinstance(threads, int) and threads > free:
+    if threads is not None and threads > free:
         advice.append(
             Advice(
                 f"While they stay: torch.set_num_threads({free}), now {threads}. Every operation "

@@ -250,7 +250,7 @@ def _finding(window: Window, code: _Code, lost: float, basis: str) -> Finding:
     return Finding(
         id=ID,
         summary=(
-            f"{'A call' if _sleeps(window, lost) else 'Python code'} {waits} takes "
+            f"{'Python code' if _asleep(window, lost) is None else 'A call'} {waits} takes "
             f"{percent(lost)} of every step: {ms(acc.ms(lost))} of {ms(acc.step_ms or 0.0)}, "
             f"most of it in {function}."
         ),
@@ -265,10 +265,10 @@ def _finding(window: Window, code: _Code, lost: float, basis: str) -> Finding:
     )
 
 
-def _sleeps(window: Window, lost: float) -> bool:
-    """Whether the code waits for something, a network or a disk, rather than computes."""
+def _asleep(window: Window, lost: float) -> float | None:
+    """What of a core is used, where the code waits for a network or a disk; else ``None``."""
     busy = training_thread(window)
-    return busy is not None and busy < 1 - SLEEPS * lost
+    return busy if busy is not None and busy < 1 - SLEEPS * lost else None
 
 
 def _whole_array(code: _Code) -> str | None:
@@ -331,13 +331,13 @@ def _every_step_advice(window: Window, code: _Code, lost: float) -> tuple[Advice
         f"Call {function} every {every} steps instead of every step: {each} a step now, 1% of "
         "the time then."
     )
-    busy = training_thread(window)
-    if busy is not None and _sleeps(window, lost):
+    used = _asleep(window, lost)
+    if used is not None:
         return (
             rarely,
             Advice(
                 f"Or call {function} in a thread (ThreadPoolExecutor(1).submit) and go on: it "
-                f"waits rather than computes (the training thread uses {percent(busy)} of a "
+                f"waits rather than computes (the training thread uses {percent(used)} of a "
                 f"core), so {each} leave the loop."
             ),
         )
