@@ -18,15 +18,16 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from overhead_bench import calibrate  # noqa: E402
+from overhead_bench import calibrate, singles, stats  # noqa: E402
 
-GROUP_S = 0.05
+WITH = "with it"
 LONGEST = 2.0
 MANY = 50
 HOT_CALLS = 2000
@@ -127,6 +128,11 @@ def measure(settings: dict[str, Any], seconds: float) -> dict[str, Any]:
             piece()
         loop.train_step(model, optimizer, batch, device, False)
 
+    def timed(piece: Callable[[], None] | None, arm: bool) -> tuple[str, float]:
+        began = pc()
+        step(piece if arm else None)
+        return WITH, pc() - began
+
     until = time.monotonic() + WARM_S
     while time.monotonic() < until:
         step(None)
@@ -137,41 +143,29 @@ def measure(settings: dict[str, Any], seconds: float) -> dict[str, Any]:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         for name in rng.sample(list(rows), len(rows)):
-            piece = known.get(name)
-            arms: tuple[list[float], list[float]] = ([], [])
-            started = pc()
-            while pc() - started < GROUP_S:
-                for arm in (0, 1, 1, 0) if rng.random() < 0.5 else (1, 0, 0, 1):
-                    inside = piece if arm else None
-                    began = pc()
-                    step(inside)
-                    arms[arm].append(pc() - began)
-            base = statistics.median(arms[0])
-            bases.append(base)
+            quad = singles.one_quad(partial(timed, known.get(name)), rng)
+            arms = (quad.plain, quad.other[WITH])
+            bases.append(quad.base)
             # Cut where something else interrupted, by what this arm's own steps usually take.
             means = [
                 statistics.fmean(min(t, LONGEST * statistics.median(arm)) for t in arm)
                 for arm in arms
             ]
             rows[name].append(1e6 * (means[1] - means[0]))
-    found = {name: (*interval(values, rng), hot.get(name)) for name, values in rows.items()}
+    found = {name: (*_mean(values, rng), hot.get(name)) for name, values in rows.items()}
     return {"step_us": 1e6 * statistics.median(bases), "pieces": found}
 
 
-def interval(values: list[float], rng: random.Random) -> tuple[float, float, float]:
-    """Mean and its 95% interval."""
-    means = sorted(statistics.fmean(rng.choices(values, k=len(values))) for _ in range(RESAMPLES))
-    low, high = means[int(0.025 * RESAMPLES)], means[int(0.975 * RESAMPLES)]
-    return statistics.fmean(values), low, high
+def _mean(values: list[float], rng: random.Random) -> tuple[float, float, float]:
+    means = [statistics.fmean(rng.choices(values, k=len(values))) for _ in range(RESAMPLES)]
+    found = stats.interval(statistics.fmean(values), means)
+    return found.value, found.low, found.high
 
 
 def main(arguments: Sequence[str]) -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--batch", type=int, default=128)
+    calibrate.add_settings(parser)
     parser.add_argument("--seconds", type=float, default=60.0)
     args = parser.parse_args(arguments)
     settings = {key: getattr(args, key) for key in ("device", "layers", "width", "batch")}

@@ -25,13 +25,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from overhead_bench import inprocess, singles, switch  # noqa: E402
+from overhead_bench import calibrate, inprocess, singles, stats, switch  # noqa: E402
 from overhead_bench.toggle import Toggle  # noqa: E402
 
 PRE, POST = "_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"
@@ -56,21 +57,17 @@ def child(settings: dict[str, Any], hooks: Sequence[str], seconds: float) -> dic
     arms = {name: switch.Switch(toggle, torch, built, settings, _chosen(name)) for name in hooks}
     state = sys.modules["_gputop_probe.state"].S
     before = _emptier(torch) if settings.get("cold") else int
+
+    def step(arm: switch.Switch, hooked: bool) -> tuple[str, float]:
+        what = singles.kind_now(state)
+        took = arm.step(hooked, pc, before)
+        return (what if what == singles.kind_now(state) else TURNING), took
+
     quads: dict[str, list[singles.Quad]] = {name: [] for name in hooks}
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         for name in rng.sample(hooks, len(hooks)):
-            plain: list[float] = []
-            other: dict[str, list[float]] = {}
-            began = pc()
-            while len(plain) < singles.LEAST_STEPS or pc() - began < singles.GROUP_S:
-                for arm in (0, 1, 1, 0) if rng.random() < 0.5 else (1, 0, 0, 1):
-                    what = singles.kind_now(state)
-                    took = arms[name].step(arm == 1, pc, before)
-                    if what != singles.kind_now(state):
-                        what = TURNING
-                    (other.setdefault(what, []) if arm else plain).append(took)
-            quads[name].append(singles.Quad(tuple(plain), {k: tuple(v) for k, v in other.items()}))
+            quads[name].append(singles.one_quad(partial(step, arms[name]), rng))
     base = sorted(q.base for many in quads.values() for q in many)
     step_s = base[len(base) // 2]
     found = {
@@ -111,10 +108,9 @@ def _row(
     if value is None:
         return None
     drawn = (singles.excess(rng.choices(quads, k=len(quads)), kind) for _ in range(RESAMPLES))
-    values = sorted(v for v in drawn if v is not None)
-    low, high = values[int(0.025 * len(values))], values[int(0.975 * len(values)) - 1]
+    found = stats.interval(value, [v for v in drawn if v is not None])
     steps = sum(len(q.other.get(kind, ())) for q in quads)
-    return [steps, *(1e6 * step_s * v for v in (value, low, high))]
+    return [steps, *(1e6 * step_s * v for v in (found.value, found.low, found.high))]
 
 
 def run(settings: dict[str, Any], hooks: Sequence[str], seconds: float) -> dict[str, Any]:
@@ -135,10 +131,7 @@ def run(settings: dict[str, Any], hooks: Sequence[str], seconds: float) -> dict[
 def main(arguments: Sequence[str]) -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--batch", type=int, default=128)
+    calibrate.add_settings(parser)
     parser.add_argument("--hooks", nargs="+", default=HOOKS)
     parser.add_argument("--seconds", type=float, default=90.0)
     parser.add_argument("--cold", action="store_true", help="empty the caches before each step")

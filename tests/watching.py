@@ -40,6 +40,17 @@ def watch(
     return report, result.stderr
 
 
+def crowded(report: dict) -> bool:
+    """Whether nothing is wrong but that other tests had the cores meanwhile, which is true."""
+    return (report["verdict"] or {}).get("id") == "cpu-contention"
+
+
+def causes(report: dict) -> list[str]:
+    """Ids of what is named, the verdict first, without those other tests."""
+    named = [*([report["verdict"]] if report["verdict"] else []), *report["also"]]
+    return [found["id"] for found in named if found["id"] != "cpu-contention"]
+
+
 def all_watched(folder: Path, sources: Mapping[str, str]) -> dict[str, dict]:
     """The reports of scripts by name, run at the same time: for those that sleep most of it."""
     scripts = []

@@ -6,6 +6,7 @@ is tuned while each kernel stays tiny; longer ones are made of work for the devi
 
 from __future__ import annotations
 
+import argparse
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -71,6 +72,14 @@ def _next(known: dict[int, float], step_ms: float) -> int:
     if chosen in known:  # noise larger than the slope: take a step that shows
         chosen = max(1, round(size * (1.5 if took < step_ms else 0.67)))
     return chosen
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """The settings of a loop that is given, not calibrated: about 1 ms a step on a CPU."""
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--batch", type=int, default=128)
 
 
 def endless(loader: Any) -> Iterator[Any]:

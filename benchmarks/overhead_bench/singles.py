@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .stats import RESAMPLES, TAIL, Interval
+from .stats import RESAMPLES, interval
 from .switch import Switch
 from .toggle import NothingToToggle
 
@@ -111,10 +111,10 @@ def overhead(
     bias = excess(null, "unrecorded") or 0.0
     helper = _helper(wakes.ratios, wakes.a_step)
     return {
-        "difference": _interval(_total(found, natural) + helper - bias, totals),
-        "null": _interval(bias, nulls),
-        "helper": _interval(helper, helpers),
-        **{k: _interval(v, kinds[k]) for k, v in found.items() if v is not None},
+        "difference": interval(_total(found, natural) + helper - bias, totals),
+        "null": interval(bias, nulls),
+        "helper": interval(helper, helpers),
+        **{k: interval(v, kinds[k]) for k, v in found.items() if v is not None},
     }
 
 
@@ -124,12 +124,6 @@ def _total(parts: dict[str, float | None], natural: dict[str, float]) -> float:
 
 def _helper(ratios: Sequence[float], a_step: float) -> float:
     return a_step * (statistics.fmean(ratios) - 1.0)
-
-
-def _interval(value: float, resampled: list[float]) -> Interval:
-    resampled.sort()
-    low = resampled[int(TAIL * len(resampled))]
-    return Interval(value, low, resampled[int((1 - TAIL) * len(resampled)) - 1])
 
 
 def beside(times: Sequence[float], ends: Sequence[float], wakes: Sequence[float]) -> list[float]:
@@ -190,6 +184,23 @@ def kind_now(state: Any) -> str:
     return "events" if state.gpu is not None and state.gpu.on else "recorded"
 
 
+def one_quad(step: Callable[[bool], tuple[str, float]], rng: random.Random) -> Quad:
+    """Single steps of both arms in turn, for as long as a quad takes.
+
+    Args:
+        step: Does one step, of the other arm or plain; its kind and the seconds it took.
+        rng: Chooses between ABBA and BAAB.
+    """
+    plain: list[float] = []
+    other: dict[str, list[float]] = {}
+    began = time.perf_counter()
+    while len(plain) < LEAST_STEPS or time.perf_counter() - began < GROUP_S:
+        for arm in (False, True, True, False) if rng.random() < 0.5 else (True, False, False, True):
+            what, took = step(arm)
+            (other.setdefault(what, []) if arm else plain).append(took)
+    return Quad(tuple(plain), {k: tuple(v) for k, v in other.items()})
+
+
 def measure(
     switch: Switch, synchronise: Callable[[], None], seconds: float, seed: int
 ) -> dict[str, Any]:
@@ -227,16 +238,12 @@ def measure(
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         watched = len(real) <= 1.5 * len(null)
-        plain: list[float] = []
-        other: dict[str, list[float]] = {}
-        began = pc()
-        while len(plain) < LEAST_STEPS or pc() - began < GROUP_S:
-            for arm in (0, 1, 1, 0) if rng.random() < 0.5 else (1, 0, 0, 1):
-                what = kind_now(state) if arm and watched else "unrecorded"
-                took = switch.step(arm == 1 and watched, pc)
-                (other.setdefault(what, []) if arm else plain).append(took)
-        quad = Quad(tuple(plain), {k: tuple(v) for k, v in other.items()})
-        (real if watched else null).append(quad)
+
+        def step(arm: bool, watched: bool = watched) -> tuple[str, float]:
+            what = kind_now(state) if watched else "unrecorded"
+            return what, switch.step(arm and watched, pc)
+
+        (real if watched else null).append(one_quad(step, rng))
     alone()
     total = sum(alone_counts.values())
     natural = {k: n / total for k, n in alone_counts.items()}

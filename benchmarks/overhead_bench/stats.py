@@ -78,9 +78,9 @@ def compare(real: Sequence[Quad], null: Sequence[Quad]) -> dict[str, Interval]:
     differences = [math.exp(r) - math.exp(n) for r, n in zip(ratios, nulls, strict=True)]
     ratio, bias = math.exp(weighted_mean(real)), math.exp(weighted_mean(null))
     return {
-        "ratio": _interval(ratio, [math.exp(r) for r in ratios]),
-        "null": _interval(bias, [math.exp(n) for n in nulls]),
-        "difference": _interval(ratio - bias, differences),
+        "ratio": interval(ratio, [math.exp(r) for r in ratios]),
+        "null": interval(bias, [math.exp(n) for n in nulls]),
+        "difference": interval(ratio - bias, differences),
     }
 
 
@@ -93,7 +93,8 @@ def _means(quads: Sequence[Quad], rng: random.Random) -> list[float]:
     return found
 
 
-def _interval(value: float, resampled: list[float]) -> Interval:
+def interval(value: float, resampled: list[float]) -> Interval:
+    """A value with its 95% interval by resampling."""
     resampled.sort()
     low = resampled[int(TAIL * len(resampled))]
     high = resampled[int((1 - TAIL) * len(resampled)) - 1]

@@ -121,10 +121,9 @@ class Switch:
         """
         which = int(hooked)
         fetch, move, read = (self._calls[name][which] for name in CALLED)
-        for _ in range(2):
-            self.out()
-            self.back()
-            self.back(chosen=False)
+        self.out()
+        self.back()
+        self.back(chosen=False)
         self.out()
         if hooked:
             self.back()

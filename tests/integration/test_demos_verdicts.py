@@ -101,14 +101,10 @@ def test_erratic_has_both_its_causes_named_the_larger_first(tmp_path):
     assert second["lost_share"] < verdict["lost_share"]
 
 
-def crowded_by_other_tests(report):
-    """Whether the only thing wrong was that other tests had the cores meanwhile, which is true."""
-    return (report["verdict"] or {}).get("id") == "cpu-contention"
-
-
 def test_healthy_is_healthy(tmp_path):
     report = watch(tmp_path, "healthy", "--steps", "50")
-    if not crowded_by_other_tests(report):
+    assert watching.causes(report) == []
+    if not watching.crowded(report):
         assert (report["status"], report["healthy"], report["verdict"]) == ("healthy", True, None)
 
 
@@ -118,7 +114,7 @@ def test_healthy_is_healthy(tmp_path):
 )
 def test_what_is_wrong_on_a_gpu_alone_is_no_fault_on_a_cpu(tmp_path, name, steps):
     report = watch(tmp_path, name, "--steps", steps)
-    if not crowded_by_other_tests(report):
+    if not watching.crowded(report):
         assert report["status"] in ("healthy", "abstained")
         assert report["verdict"] is None
 

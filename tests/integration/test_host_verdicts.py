@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.watching import all_watched
+from tests.watching import all_watched, causes, crowded
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -103,19 +103,14 @@ def test_what_recurs_is_told_with_its_period(reports):
     assert reports["host-compute"]["verdict"]["gain"]["ceiling"] > 1.8
 
 
-def crowded_by_other_tests(report):
-    """Whether the only thing wrong was that other tests had the cores meanwhile, which is true."""
-    return (report["verdict"] or {}).get("id") == "cpu-contention"
-
-
 def test_a_loss_of_the_persons_own_is_named_and_not_blamed(reports):
     report = reports["other"]
-    assert report["status"] == "abstained" or crowded_by_other_tests(report)
+    assert report["status"] == "abstained" or crowded(report)
     (missing,) = [a["missing"] for a in report["abstained"] if a["id"] == "other"]
     assert "pair_loss" in missing
 
 
 def test_a_line_now_and_then_is_healthy(reports):
     report = reports["healthy"]
-    assert report["status"] == "healthy" or crowded_by_other_tests(report)
-    assert [found["id"] for found in report["also"] if found["id"] != "cpu-contention"] == []
+    assert report["status"] == "healthy" or crowded(report)
+    assert causes(report) == []
