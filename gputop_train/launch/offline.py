@@ -43,6 +43,12 @@ def offline_environment(leg: TrialLeg) -> dict[str, str]:
         "DISABLE_TELEMETRY": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",
     }
+    if leg.caches is not None:
+        # What one leg compiled the next finds: its files would go with the overlay otherwise.
+        variables |= {
+            "TORCHINDUCTOR_CACHE_DIR": str(Path(leg.caches) / "inductor"),
+            "TRITON_CACHE_DIR": str(Path(leg.caches) / "triton"),
+        }
     if leg.guard == "refuse":
         variables |= {
             GUARD_VARIABLE: "refuse",

@@ -90,6 +90,8 @@ class TrialLeg:
         over: ``(place, directory)``: under the overlay ``directory`` is laid over ``place``, both
             absolute, for a leg of older code whose paths are to stay the same. A character device
             0:0 in it hides what is below (overlayfs calls that a whiteout).
+        caches: An existing private directory that the legs of a trial have in common, for what they
+            compile; real under the overlay. ``None`` = each leg compiles anew.
     """
 
     warmup: int
@@ -99,6 +101,7 @@ class TrialLeg:
     what_if: tuple[WhatIf, ...] = ()
     seed: int = 0
     over: tuple[tuple[str, str], ...] = ()
+    caches: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

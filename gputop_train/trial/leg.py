@@ -72,8 +72,13 @@ class LegPlan:
     burst: bool = False
     deadline: float | None = None
 
-    def options(self, scratch: Path) -> Options:
-        """The launch this leg is."""
+    def options(self, scratch: LegScratch) -> Options:
+        """The launch this leg is.
+
+        Legs that are compiled for the trial share their caches, else each would take the minutes
+        again. One whose own script compiles keeps the person's, which may be warm.
+        """
+        compiled = any(setting.key == "compile" for setting in self.arm.settings)
         return Options(
             target=self.arm.target or self.target,
             steps=self.warmup + self.steps,
@@ -84,11 +89,12 @@ class LegPlan:
             trial=TrialLeg(
                 warmup=self.warmup,
                 steps=self.steps,
-                scratch=str(scratch),
+                scratch=str(scratch.path),
                 guard=self.guard,
                 what_if=self.arm.what_if,
                 seed=self.seed,
                 over=self.arm.over,
+                caches=str(scratch.caches) if compiled and self.guard == "overlay" else None,
             ),
         )
 
@@ -115,7 +121,7 @@ def run_leg(
     """
     began = time.monotonic()
     environ = {**environ, **dict(plan.arm.environ)}
-    options = plan.options(scratch.path)
+    options = plan.options(scratch)
     with _working_in(plan.arm.cwd):
         command = spawn.resolve_command(options, environ)
         launched = spawn.launch(options, command, environ)

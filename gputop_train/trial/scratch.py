@@ -28,6 +28,7 @@ from gputop_train.trial.inhabitants import end_all
 
 PREFIX = ".trial-"
 LOCK = "lock"
+CACHES = "caches"
 REFUSED, CREATED, BEGAN = "refused.jsonl", "created.jsonl", "began"
 #: Room taken beforehand for the one line a guarded leg leaves when it is ended.
 REFUSED_BYTES = 8192
@@ -48,9 +49,11 @@ class LegScratch:
 
     Attributes:
         path: What ``TrialLeg.scratch`` wants.
+        caches: What ``TrialLeg.caches`` wants: the same for all legs of a trial.
     """
 
     path: Path
+    caches: Path
 
     def short_of_room(self) -> str | None:
         """Say so in one sentence when the leg has filled the disk so far that it must be ended."""
@@ -86,6 +89,7 @@ class Scratch:
                 self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
             )
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            (self.path / CACHES).mkdir(mode=0o700)
         except OSError as error:
             self.close()
             raise ScratchError(
@@ -119,7 +123,7 @@ class Scratch:
             for name in (BEGAN, REFUSED, CREATED):
                 os.close(paths.open_private_file(path / name))
             _reserve(path / REFUSED)
-            yield LegScratch(path)
+            yield LegScratch(path, self.path / CACHES)
         finally:
             _clear(path)
 

@@ -79,7 +79,7 @@ def way(
         leg: ``None`` for an ordinary run.
         executable: The command's file.
         argv: Its arguments.
-        real: What stays real in the world besides the leg's scratch.
+        real: What stays real in the world besides the leg's scratch and its trial's caches.
 
     Raises:
         NoWay: The command would not load the guard it needs.
@@ -93,7 +93,8 @@ def way(
         yield Way(executable, tuple(argv))
         return
     scratch = Path(leg.scratch)
-    plan = write_plan(scratch, real, leg.over)
+    caches = (Path(leg.caches),) if leg.caches is not None else ()
+    plan = write_plan(scratch, (*real, *caches), leg.over)
     heard, told = os.pipe()
     door = (sys.executable or "python3", "-I", "-S", enter.__file__, str(plan), str(told))
     made = Way(door[0], (*door, executable, *argv), (told,), heard, [told])
