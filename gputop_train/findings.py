@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -69,6 +69,14 @@ class Abstention:
 
     id: str
     missing: str
+
+
+def ids_by_reason(items: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Ids of ``(id, reason)`` pairs by their reason, in order: what several lack is told once."""
+    ids: dict[str, list[str]] = {}
+    for id_, reason in items:
+        ids.setdefault(reason, []).append(id_)
+    return ids
 
 
 Status = Literal["verdict", "healthy", "abstained", "too-early", "no-steps"]

@@ -18,6 +18,7 @@ from gputop_train.findings import Finding as Finding
 from gputop_train.findings import Gain as Gain
 from gputop_train.findings import Status as Status
 from gputop_train.findings import Where as Where
+from gputop_train.findings import ids_by_reason as ids_by_reason
 
 #: Labels of host wall time of the training thread, in the order of the report. They tile a step.
 LABELS: tuple[str, ...] = (

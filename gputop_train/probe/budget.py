@@ -22,7 +22,7 @@ from .words import CODE_BITS, UNRECORDED
 PHASES_SHARE = 0.20
 READS_SHARE = 0.10
 EVENTS_SHARE = 0.18
-HELPER_SHARE = 0.20
+HELPER_SHARE = 0.18
 #: Without a GPU there are neither reads nor events to pay for.
 PHASES_ONLY_SHARE = 0.30
 
@@ -40,7 +40,7 @@ MAX_RUN_CALLS = 64
 #: Everything is recorded until the loop has shown its shape this often.
 FIRST_CALLS = 64
 #: At most this long nothing but ticks: a change in the loop shows within it.
-MAX_QUIET_NS = 800_000_000
+MAX_QUIET_NS = 1_000_000_000
 #: What the hooks of an unrecorded step cost, as a part of a recorded one's
 #: (benchmarks/results/overhead_h200.md).
 QUIET_PART = 0.15

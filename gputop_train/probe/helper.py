@@ -26,7 +26,7 @@ HANDOVER_NS = 25_000
 MIN_HZ = 4.0
 #: Snapshots come less often than once a second where building one takes more of the budget than
 #: this (some thousand places in the code).
-SNAPSHOT_SHARE = 0.05
+SNAPSHOT_SHARE = 0.03
 
 
 class Helper:

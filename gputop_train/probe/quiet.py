@@ -131,12 +131,11 @@ def _tick_until(of: int, until_ns: int) -> None:
 
 def words(taken: list[Any]) -> list[int]:
     """On the helper thread: what was taken from the log as words, ticks among them."""
-    ticks = 0
-    for index, word in enumerate(taken):
-        if type(word) is float:
-            taken[index] = round(word * 1e9) << W.CODE_BITS | W.STEP_TICK
-            ticks += 1
-    _taken[0] += ticks
+    ticks = _ticks_in(taken)
+    if ticks:
+        bits, code = W.CODE_BITS, W.STEP_TICK
+        taken = [round(w * 1e9) << bits | code if type(w) is float else w for w in taken]
+        _taken[0] += ticks
     if len(taken) >= LOG_CAPACITY:  # an overrun took ticks that had been counted
         _counted[0] = min(_counted[0], _taken[0])
     return taken
@@ -147,8 +146,12 @@ def ticked() -> int:
 
     Those that the helper thread has just taken may be in the next count only.
     """
-    waiting = sum(type(word) is float for word in log.copy())
-    return max(0, _taken[0] + waiting - _counted[0])
+    return max(0, _taken[0] + _ticks_in(log.copy()) - _counted[0])
+
+
+def _ticks_in(some: Any) -> int:
+    # Both loops in C: the training thread counts here as it records again.
+    return list(map(type, some)).count(float)
 
 
 def forget() -> None:

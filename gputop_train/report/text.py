@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
-from gputop_train.model import Diagnosis, Finding
+from gputop_train.model import Diagnosis, Finding, ids_by_reason
 from gputop_train.report import format as fmt
 from gputop_train.report import settings
 
@@ -188,8 +188,9 @@ def _no_verdict(report: Mapping[str, Any], room: int) -> list[str]:
     status = report["status"]
     lines = fmt.row("verdict", _STATUS.get(status, status), room)
     gaps = report["abstained"] if status == "abstained" else []
-    for n, gap in enumerate(gaps[:MAX_GAPS]):
-        text = f"{gap['id']}: {fmt.printable(gap['missing'])}"
+    lacks = ids_by_reason((gap["id"], gap["missing"]) for gap in gaps)
+    for n, (lack, ids) in enumerate(list(lacks.items())[:MAX_GAPS]):
+        text = f"{', '.join(ids)}: {fmt.printable(lack)}"
         lines += fmt.row("missing" if n == 0 else "", text, room)
     if report["note"] and not gaps:  # the note of an abstention is its first gap again
         lines += fmt.row("", fmt.printable(report["note"]), room)

@@ -142,6 +142,12 @@ def test_a_missing_signal_is_named_once(tmp_path):
     assert "\n".join(lines).count("it is gone") == 1
 
 
+def test_what_several_diagnoses_lack_is_told_once(tmp_path):
+    gaps = tuple(Abstention(id_, "it is gone") for id_ in ("host-compute", "launch-bound"))
+    found = Diagnosis("abstained", None, abstained=gaps, note="No verdict: it is gone.")
+    assert row(said(tmp_path, found), "missing") == "host-compute, launch-bound: it is gone"
+
+
 def test_settings_that_change_results_are_marked(tmp_path):
     run = RUN | {"overrides": {"num_workers": 4, "bf16": True}, "changes_results": ["bf16"]}
     shown = row(said(tmp_path, run=run, width=200), "set")

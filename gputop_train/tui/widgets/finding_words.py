@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from rich.cells import cell_len
 
-from gputop_train.model import Abstention, Diagnosis, Finding
+from gputop_train.model import Abstention, Diagnosis, Finding, ids_by_reason
 from gputop_train.tui.facts import measured, quantity, without_exponents
 from gputop_train.tui.paint import Glyphs, Row, Span, clip, fit, plain, spread, wrap
 from gputop_train.tui.text import duration, label_word, percent
@@ -144,9 +144,7 @@ def unjudged(diagnosis: Diagnosis, width: int, glyphs: Glyphs) -> list[Row]:
 
 def _reasons(items: Iterable[Abstention], width: int, glyphs: Glyphs) -> list[Row]:
     """Each diagnosis with its reason; those that share one are told together, at the end."""
-    by_reason: dict[str, list[str]] = {}
-    for item in items:
-        by_reason.setdefault(item.missing, []).append(item.id)
+    by_reason = ids_by_reason((item.id, item.missing) for item in items)
     alone = {why: ids for why, ids in by_reason.items() if len(ids) < TOGETHER}
     shared = {why: ids for why, ids in by_reason.items() if len(ids) >= TOGETHER}
     pairs = [(id_, why) for why, ids in alone.items() for id_ in ids]

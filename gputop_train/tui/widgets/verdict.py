@@ -7,7 +7,7 @@ from pathlib import PurePath
 
 from rich.cells import cell_len
 
-from gputop_train.model import Advice, Diagnosis, Finding, Gain, Where
+from gputop_train.model import Advice, Diagnosis, Finding, Gain, Where, ids_by_reason
 from gputop_train.report.format import printable
 from gputop_train.tui.facts import brief, card_facts, pack, without_exponents
 from gputop_train.tui.paint import Glyphs, Row, Span, fit, plain, spread
@@ -242,7 +242,8 @@ def _hidden_waits(diagnosis: Diagnosis | None, snap: Snapshot) -> tuple[Line, ..
 def _missing(diagnosis: Diagnosis | None) -> tuple[Line, ...]:
     if diagnosis is None:
         return ()
-    return tuple(Line("missing", (f"{item.missing} ({item.id})",)) for item in diagnosis.abstained)
+    lacks = ids_by_reason((item.id, item.missing) for item in diagnosis.abstained)
+    return tuple(Line("missing", (f"{why} ({', '.join(ids)})",)) for why, ids in lacks.items())
 
 
 def card_rows(snap: Snapshot, width: int, height: int, glyphs: Glyphs) -> list[Row]:
