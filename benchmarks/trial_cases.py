@@ -77,6 +77,8 @@ def section(name: str, found: dict[str, Any]) -> list[str]:
         interval = " to ".join(cell(end) for end in one["interval"] or ()) or "-"
         span = one["predicted_interval"]
         told = " to ".join(cell(end) for end in span) if span else cell(one["predicted"])
+        if one["predicted"] is not None and not span:
+            told = f"to {told}{' or more' if one.get('predicted_at_least') else ''}"
         inside = "-"
         if span and one["speedup"] is not None:
             inside = "yes" if span[0] <= one["speedup"] <= span[1] else "no"

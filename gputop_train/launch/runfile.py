@@ -89,9 +89,11 @@ def read_json(path: Path) -> dict[str, Any] | None:
         # Without O_NONBLOCK, a FIFO somebody put there would hold us for ever.
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(fd, "rb") as stream:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
+            seen = os.fstat(fd)
+            if not stat.S_ISREG(seen.st_mode):
                 return None
-            loaded = plainjson.loads(stream.read(_READ_LIMIT_BYTES))
+            # By its size: room for the whole limit would be taken with every look, twice a second.
+            loaded = plainjson.loads(stream.read(min(seen.st_size, _READ_LIMIT_BYTES)))
     except (OSError, ValueError, RecursionError):
         return None
     return loaded if isinstance(loaded, dict) else None

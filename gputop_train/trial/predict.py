@@ -181,5 +181,5 @@ def _advised(report: Mapping[str, Any], asked: Mapping[str, Any]) -> Prediction 
                 return Prediction.between(float(expected[0]), float(expected[1]), basis)
             top = gain.get("ceiling")
             if ceiling is None and isinstance(top, (int, float)):
-                ceiling = Prediction(float(top), None, basis)
+                ceiling = Prediction(float(top), None, basis, bool(gain.get("at_least")))
     return ceiling

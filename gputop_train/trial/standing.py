@@ -26,11 +26,13 @@ class Prediction:
         value: One number; the middle of the interval, or a ceiling.
         interval: Low and high end of a rate model; ``None`` for a ceiling.
         basis: What it rests on, in words.
+        at_least: Whether the ceiling is itself a lower bound, as that of a finding may be.
     """
 
     value: float
     interval: tuple[float, float] | None = None
     basis: str = ""
+    at_least: bool = False
 
     @classmethod
     def between(cls, low: float, high: float, basis: str) -> Prediction:
@@ -173,6 +175,7 @@ def _candidate(one: Candidate) -> dict[str, Any]:
         "predicted_interval": (
             list(prediction.interval) if prediction and prediction.interval else None
         ),
+        "predicted_at_least": bool(prediction and prediction.at_least),
         "predicted_basis": prediction.basis if prediction else "",
         "verdict": compared.verdict if compared else None,
         "why": one.why or (compared.why if compared else ""),
@@ -228,6 +231,7 @@ def _row(
         "predicted_interval": (
             list(prediction.interval) if prediction and prediction.interval else None
         ),
+        "predicted_at_least": bool(prediction and prediction.at_least),
         "verdict": verdict,
         "cost_per_million": cost,
         "phases": found.get("phases") or {},

@@ -107,7 +107,7 @@ def _predicted(row: Row) -> str:
     if value is None:
         return "-"
     if not interval:
-        return f"to {words.factor(value)}"
+        return f"to {words.factor(value)}{'+' if row.get('predicted_at_least') else ''}"
     return f"{words.factor(value)}\n{words.between((interval[0], interval[1]))}"
 
 

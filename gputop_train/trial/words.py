@@ -76,9 +76,9 @@ def leg_line(n: int, leg: LegResult, candidate: Candidate | None) -> str:
 
 
 def predicted(prediction: Prediction) -> str:
-    """``2.1 to 2.9x``, or ``up to 2.9x`` for a ceiling."""
+    """``2.1 to 2.9x``; ``up to 2.9x`` for a ceiling, ``or more`` where it is a lower bound."""
     if prediction.interval is None:
-        return f"up to {factor(prediction.value)}"
+        return f"up to {factor(prediction.value)}{' or more' if prediction.at_least else ''}"
     low, high = prediction.interval
     if factor(low) == factor(high):
         return factor(low)

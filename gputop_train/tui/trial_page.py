@@ -39,6 +39,7 @@ class TrialRow:
     interval: tuple[float, float] | None = None
     predicted: float | None = None
     predicted_interval: tuple[float, float] | None = None
+    predicted_at_least: bool = False
     verdict: str = ""
     status: str = ""
     why: str = ""
@@ -165,6 +166,7 @@ def _row(item: Mapping[str, Any], candidate: list[Mapping[str, Any]]) -> TrialRo
         interval=_pair(item.get("interval")),
         predicted=_number(item.get("predicted")),
         predicted_interval=_pair(item.get("predicted_interval")),
+        predicted_at_least=item.get("predicted_at_least") is True,
         verdict=_text(item.get("verdict")),
         status=_text(mine.get("status")),
         why=_text(mine.get("refused")) or _text(mine.get("why")) or _text(mine.get("losses")),

@@ -8,6 +8,7 @@ import pytest
 
 from gputop_train.launch.options import Setting, WhatIf
 from gputop_train.model import Fetch
+from gputop_train.trial import words
 from gputop_train.trial.predict import Forecast
 from gputop_train.trial.record import Arm, LegResult
 from tests.unit import synthetic_windows as made
@@ -59,6 +60,20 @@ def test_what_was_advised_carries_the_gain_of_its_finding() -> None:
 def test_a_second_advice_has_the_ceiling_alone() -> None:
     found = Forecast(leg(ADVICE), None).of(Arm("pin", (Setting("pin_memory", True),)))
     assert found is not None and (found.value, found.interval) == (5.0, None)
+
+
+def test_a_ceiling_that_is_a_lower_bound_says_so() -> None:
+    gain = {"ceiling": 4.26, "expected": None, "basis": "", "at_least": True}
+    advice = [{"text": "", "setting": {"compile": "reduce-overhead"}}]
+    report = {"verdict": {"id": "launch-bound", "advice": advice, "gain": gain}}
+    asked = Arm("compile", (Setting("compile", "reduce-overhead"),))
+    found = Forecast(leg(report), None).of(asked)
+    assert found is not None
+    assert words.predicted(found) == "up to 4.26x or more"
+    gain["at_least"] = False
+    found = Forecast(leg(report), None).of(asked)
+    assert found is not None
+    assert words.predicted(found) == "up to 4.26x"
 
 
 def test_what_nobody_advised_is_not_predicted_without_a_model() -> None:

@@ -158,7 +158,11 @@ def _first_wait(iterator: Any, ns: int) -> None:
 
 
 def _size(row: dict[str, Any], batch: Any) -> int:
-    """Samples in a batch: the first dimension of its first tensor, looked up once in a while."""
+    """Samples in a batch: as many as the loader takes, else what its first tensor's shape tells.
+
+    The first dimension of a batch of graphs counts nodes, that of several views of a picture views.
+    Shapes are looked at once in a while in any case: whether they vary is of interest.
+    """
     number = row["batches"]
     if number >= row["_next"]:
         # Not every 16th: a loop's own period would show one shape for ever.
@@ -172,6 +176,9 @@ def _size(row: dict[str, Any], batch: Any) -> int:
                 row["_shapes"].add(shape)
         except Exception:
             row["_size"] = 0
+    asked, held = row["batch_size"], row["dataset_length"]
+    if type(asked) is int and (held is None or held >= asked):
+        return asked
     return int(row["_size"])
 
 

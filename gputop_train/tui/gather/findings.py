@@ -6,6 +6,7 @@ kind ``claim`` say to the second when one replaced another. Runs of older releas
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,9 @@ from typing import Any
 import msgspec
 
 from gputop_train.launch import runs
-from gputop_train.model import EXPOSED_LABELS, Diagnosis, Finding
+from gputop_train.launch.environment import supervisor_environment
+from gputop_train.model import EXPOSED_LABELS, Diagnosis
+from gputop_train.report.judged import judged
 from gputop_train.store.reader import RunReader
 from gputop_train.store.retention import KEEP_NS, MINUTE_NS
 from gputop_train.store.rollup import StepRollup
@@ -28,6 +31,7 @@ from gputop_train.tui.views.findings import Claim, FindingsView, Idle, Whole
 MAX_CLAIMS = 200
 #: The whole run is judged anew after so many seconds, and after so many times what that took.
 WHOLE_S, REST = 15.0, 50.0
+AT_THE_END = "at the run's end"
 NS = 1_000_000_000
 
 Key = tuple[str, str, str]
@@ -133,7 +137,7 @@ class Findings:
         """The judgement of the whole run: the stored one, else one made here now and then."""
         if ended_ns is not None:
             report = runs.read_json(asked.run_dir / "report.json") or {}
-            whole = of_diagnosis(final, "at the run's end") if final else of_report(report)
+            whole = of_diagnosis(final, AT_THE_END) if final else of_report(report)
             if whole is not None:
                 return whole, _reported_idle(report)
         kept = self._kept
@@ -146,15 +150,15 @@ class Findings:
 
     def _judge(self, kept: Kept, store: Path) -> None:
         """Judge the whole run aside: of a long one it takes longer than a look may."""
-        began = time.thread_time()
+        began_s = self.clock()
         try:
-            with RunReader(store) as reader:
-                kept.whole, kept.idle = judge_whole(reader)
+            found = judged(store, supervisor_environment(os.environ))
+            kept.whole, kept.idle = of_report(found, "so far"), found["idle"]
         except Exception as error:  # the page says so in place of a judgement
             kept.whole = Whole("", "abstained", summary=f"It could not be judged ({error}).")
         finally:
-            cost_s = time.thread_time() - began
-            kept.due_s = self.clock() + max(WHOLE_S, REST * cost_s)
+            took_s = self.clock() - began_s
+            kept.due_s = self.clock() + max(WHOLE_S, REST * took_s)
             kept.judging = False
 
 
@@ -280,32 +284,14 @@ def claims_of(
     return out
 
 
-def judge_whole(reader: RunReader) -> tuple[Whole | None, Mapping[str, float | None]]:
-    """The whole run so far, judged as it will be at its end.
-
-    Raises:
-        StoreError: The store cannot be read.
-    """
-    # Imported here: it is much, and only a run under way needs it.
-    from gputop_train.diagnose import engine, evidence
-    from gputop_train.report.json import exposed_idle
-
-    window = evidence.build(reader, final=True)
-    return of_diagnosis(engine.diagnose(window), "so far"), exposed_idle(window)
-
-
 def of_diagnosis(diagnosis: Diagnosis, basis: str) -> Whole:
     """A diagnosis' headline."""
     finding = diagnosis.verdict
     if finding is None:
         return Whole(basis, diagnosis.status, summary=diagnosis.note)
-    return _of_finding(finding, diagnosis.status, basis)
-
-
-def _of_finding(finding: Finding, status: str, basis: str) -> Whole:
     return Whole(
         basis,
-        status,
+        diagnosis.status,
         finding.id,
         finding.refined or "",
         finding.severity,
@@ -315,15 +301,14 @@ def _of_finding(finding: Finding, status: str, basis: str) -> Whole:
     )
 
 
-def of_report(report: Mapping[str, Any]) -> Whole | None:
+def of_report(report: Mapping[str, Any], basis: str = AT_THE_END) -> Whole | None:
     """The same from ``report.json``; ``None`` where there is none."""
     status = report.get("status")
     if not isinstance(status, str):
         return None
-    basis = "at the run's end"
     verdict = report.get("verdict")
     if not isinstance(verdict, Mapping):
-        return Whole(basis, status)
+        return Whole(basis, status, summary=str(report.get("note") or ""))
     lost = verdict.get("lost_share")
     text = {
         name: str(verdict.get(name) or "")

@@ -85,7 +85,10 @@ def _interval(row: TrialRow, _glyphs: Glyphs) -> tuple[str, str]:
 def _predicted(row: TrialRow, _glyphs: Glyphs) -> tuple[str, str]:
     if row.predicted_interval is not None:
         return _plain_cell(_range(*row.predicted_interval), "muted")
-    return _plain_cell("-" if row.predicted is None else f"{_short(row.predicted)}x", "muted")
+    if row.predicted is None:
+        return _plain_cell("-", "muted")
+    more = "+" if row.predicted_at_least else ""
+    return _plain_cell(f"to {_short(row.predicted)}x{more}", "muted")
 
 
 def _verdict(row: TrialRow, glyphs: Glyphs) -> tuple[str, str]:
