@@ -65,10 +65,14 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Abstention:
-    """A diagnosis that could not be judged, with the signal it lacked, in words."""
+    """A diagnosis that could not be judged, with the signal it lacked, in words.
+
+    ``share`` is the wall share (0..1) that has no name for it; ``None`` where none was measured.
+    """
 
     id: str
     missing: str
+    share: float | None = None
 
 
 def ids_by_reason(items: Iterable[tuple[str, str]]) -> dict[str, list[str]]:

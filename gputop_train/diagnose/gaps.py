@@ -6,7 +6,8 @@ from collections.abc import Sequence, Set
 
 from gputop_train.diagnose.accounting import INTERRUPTIONS, account
 from gputop_train.diagnose.causes import CLAIMS
-from gputop_train.diagnose.rules.base import WARN, percent
+from gputop_train.diagnose.rules.base import WARN, name, percent, where
+from gputop_train.diagnose.user_code import is_the_forward, sampled
 from gputop_train.diagnose.window import Window
 from gputop_train.model import EXPOSED_LABELS, Abstention, Finding
 
@@ -81,6 +82,8 @@ def _unexplained(window: Window, findings: Sequence[Finding]) -> list[Abstention
         other = acc.shares.get("other", 0.0)
         if other < MAX_OTHER or any(CLAIMS.get(f.id) == "other" for f in findings):
             return []
+        if is_the_forward(window):
+            return []
         return [
             Abstention(
                 "other",
@@ -103,12 +106,8 @@ def _unexplained(window: Window, findings: Sequence[Finding]) -> list[Abstention
 
 
 def _busiest_user_code(window: Window) -> str:
-    sampled = [
-        s
-        for s in window.sites
-        if s.kind == "sample" and s.label in ("host_compute", "other") and s.rank == window.rank
-    ]
-    if not sampled:
+    seen = sampled(window)
+    if not seen:
         return ""
-    top = max(sampled, key=lambda s: (s.count, s.file, s.line))
-    return f", most often {top.func or top.call} at {top.file}:{top.line}"
+    top = max(seen, key=lambda s: (s.count, s.file, s.line))
+    return f", most often {top.func or top.call} at {name(where(top))}"

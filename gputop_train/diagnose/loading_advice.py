@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from gputop_train.diagnose.loading_model import (
     MAX_WORKERS,
     WORST_EFFICIENCY,
+    WORTH,
+    crowded_out,
     foreign_cores,
     rank_cores,
     role_cores,
@@ -16,13 +18,13 @@ from gputop_train.diagnose.loading_model import (
 )
 from gputop_train.diagnose.rules.base import ceiling, ms, name, top_sites, where
 from gputop_train.diagnose.supply import RESTART_PART, Pace, Supply, mean, pace_at, ready
+from gputop_train.diagnose.waits import ASKS as ASKS
+from gputop_train.diagnose.waits import loop_sites
 from gputop_train.diagnose.window import Window
 from gputop_train.model import Advice, Finding, Gain, Loader, Where
 
 #: Lines of the sampler that a report names beside the loader's own.
 MAX_LINES = 2
-#: Lines that ask a loader for its next batch, where waiting for workers is met.
-ASKS = re.compile(r"\bnext\s*\(|\byield\s+from\b|^\s*(?:async\s+)?for\b|\bfor\b.+\bin\b.*:\s*$")
 #: Rate models were within 4% (VLDB'21), 6% beside an H200 (8.5 times as fast of 8.0).
 FORECAST_ERROR = 0.10
 #: A twentieth of a worker is no reason for a whole one.
@@ -74,6 +76,12 @@ def sampled(window: Window, *, limit: int) -> tuple[Where, ...]:
         if s.rank == window.rank and (s.kind == "data" or s.label == "data_wait")
     ]
     return tuple(where(s) for s in top_sites(seen, limit=limit, by_count=True))
+
+
+def loop_places(window: Window, loader: Loader) -> tuple[Where, ...]:
+    """The loop's own lines that prepare what the loader handed over, then the loader's."""
+    own = top_sites(loop_sites(window, loader), limit=MAX_LINES, by_count=True)
+    return (*(where(s) for s in own), loader_line(loader))
 
 
 def at(place: Where | None) -> str:
@@ -154,6 +162,8 @@ def more_workers(
         return None
     reached = pace.step_ms * now / workers
     slower = pace.step_ms * now / (now + (workers - now) * WORST_EFFICIENCY)
+    if pace.speedup(slower) <= 1 + WORTH:
+        return None
     return MoreWorkers(workers, needed, spare, pace.speedup(slower), pace.speedup(reached))
 
 
@@ -200,6 +210,8 @@ def parent_advice(
     loader = supply.loader
     if loader is None:
         return _own_loop(window, places)
+    if supply.in_loop:
+        return _after_the_loader(window, supply, loader, places[0] if places else None)
     line, waits = loader_at(loader), supply.waits
     if loader.num_workers and ready(supply):
         return (
@@ -256,7 +268,9 @@ def parent_advice(
         more = more_workers(window, supply, pace, each_cores=max(0.05, cpu))
         steps += [more.advice(window, supply, pace)] if more is not None else []
     pids = [worker.pid for worker in supply.workers] or list(loader.worker_pids)
-    look = f" py-spy dump --pid {pids[0]} shows where a worker is." if pids else ""
+    # Of a run that has ended there is no process to look into.
+    live = bool(pids) and not window.final
+    look = f" py-spy dump --pid {pids[0]} shows where a worker is." if live else ""
     n = loader.num_workers
     deliver = f"{n} workers deliver" if n > 1 else "it delivers"
     steps.append(
@@ -271,8 +285,7 @@ def parent_advice(
 
 def _own_loop(window: Window, places: tuple[Where, ...]) -> tuple[Advice, ...]:
     function = places[0] if places else None
-    named = function is not None and re.fullmatch(r"[\w.]+(?:\(.*\))?", function.what)
-    what = function.what if function is not None and named else "the code that makes a batch"
+    what = _code(function)
     waited = ms(window.totals.labels.get("data_wait", 0) / 1e6 / max(1, window.totals.steps))
     return (
         Advice(
@@ -285,3 +298,36 @@ def _own_loop(window: Window, places: tuple[Where, ...]) -> tuple[Advice, ...]:
             f"with training: if there is one, it is {waited} a step late."
         ),
     )
+
+
+def _after_the_loader(
+    window: Window, supply: Supply, loader: Loader, function: Where | None
+) -> tuple[Advice, ...]:
+    """Where the loop itself works on what the loader handed over."""
+    what, line = _code(function), loader_at(loader)
+    whole = window.totals.labels.get("data_wait", 0) / 1e6 / max(1, window.totals.steps)
+    own, rest = ms(whole * (1 - supply.in_next)), ms(whole * supply.in_next)
+    cost = f"it takes {own} of every step in the training process, next() of the loader {rest}"
+    n = loader.num_workers
+    run = f"and give the loader{line} workers"
+    if n:
+        run = f"so that its worker{line} runs it" if n == 1 else f"so that workers{line} run it"
+    batches = "on the GPU, after the copy" if window.on_gpu else "with torch's operations"
+    steps = (
+        Advice(
+            f"Move {what}{at(function)} into the Dataset, or a collate_fn, "
+            f"{run}: {cost}. Workers alone do not take it along."
+        ),
+        Advice(
+            f"Make {what} cheaper{at(function)}: a whole batch at once {batches} instead of item "
+            "by item, and what does not change once, before training."
+        ),
+    )
+    # A worker on a core that is taken computes no faster than the loop does.
+    return steps[::-1] if crowded_out(window) else steps
+
+
+def _code(function: Where | None) -> str:
+    """A function as a sentence names it."""
+    named = function is not None and re.fullmatch(r"[\w.]+(?:\(.*\))?", function.what)
+    return function.what if function is not None and named else "the code that makes a batch"

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from gputop_train.diagnose.accounting import account
 from gputop_train.diagnose.fetching import Fetching, fetching
-from gputop_train.diagnose.waits import Waits, pattern
+from gputop_train.diagnose.waits import Waits, in_next, pattern
 from gputop_train.diagnose.window import Window, once
 from gputop_train.model import Fetch, Finding, Loader, ProcSample
 
@@ -28,6 +28,8 @@ JOBLESS_WORKER = 0.1
 BLOCKED_PART = 0.2
 #: Less than this from storage is what any process reads by the way (proposed).
 STORAGE_BYTES_PER_S = 1e6
+#: Why no cause in the loader is named where the loop prepares its batches itself.
+IN_LOOP = "the loop's own preparation takes most of the time, not next() of the loader"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +70,12 @@ class Supply:
 
     Attributes:
         loader: The loader waited for longest, of those that feed training.
-        part: Its part (0..1) of the wait of all of them.
+        part: Its part (0..1) of the wait: of that of all of them, and where the loop prepares data
+            itself, of that too.
         empty_share: Polls that found no batch ready; ``None`` with too few polls.
         batches_per_step: Of this loader.
         built: Times a loader was constructed at its line; together they count as one.
+        in_next: Part (0..1) of the data wait in next() of the loaders; 1 unless most is elsewhere.
     """
 
     loader: Loader | None
@@ -82,11 +86,17 @@ class Supply:
     fetch: Fetching | None = None
     batches_per_step: float = 1.0
     built: int = 1
+    in_next: float = 1.0
 
     @property
     def workers_busy(self) -> tuple[float, ...]:
         """Mean cores of each of its worker processes."""
         return tuple(worker.cpu for worker in self.workers)
+
+    @property
+    def in_loop(self) -> bool:
+        """Whether most of the wait is what the loop itself does to batches it was handed."""
+        return self.in_next < 1.0
 
     @property
     def starved(self) -> bool:
@@ -106,16 +116,18 @@ def supply_of(window: Window) -> Supply:
     polls = [d.ready for d in window.depths if d.loader_id in ids]
     empty = sum(1 for r in polls if r == 0) / len(polls) if len(polls) >= MIN_POLLS else None
     wait = sum(ld.wait_ns for rows in groups for ld in rows)
+    here = in_next(window, [_together(rows) for rows in groups])
     return Supply(
         loader,
         empty,
         _workers(window, group),
         pattern(window, loader),
-        part=loader.wait_ns / wait if wait else 1.0,
+        part=here * (loader.wait_ns / wait if wait else 1.0),
         fetch=fetching(loader),
         # Below one: steps of which the probe recorded the end alone, or several steps a batch.
         batches_per_step=max(1.0, loader.batches / max(1, window.steps_seen)),
         built=len(group),
+        in_next=here,
     )
 
 

@@ -1,14 +1,15 @@
-"""How data waits lie in time: in every step, or in a few, and which few. Pure."""
+"""How data waits lie: in every step or in a few, and in next() or in the loop's own code. Pure."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from gputop_train.diagnose.stats import median, quantile
 from gputop_train.diagnose.window import Window
-from gputop_train.model import Loader
+from gputop_train.model import Loader, Site
 
 #: The fewest steps that hold this part of the wait are its heavy steps (TraceML's coverage) ...
 HEAVY_COVERAGE = 0.80
@@ -18,6 +19,15 @@ BURST_PART = 0.25
 SAME = 0.10
 #: From so many passes on their mere number tells how long an epoch is (proposed).
 ENOUGH_PASSES = 4
+#: Lines that ask a loader for its next batch, where waiting for workers is met.
+ASKS = re.compile(r"\bnext\s*\(|\byield\s+from\b|^\s*(?:async\s+)?for\b|\bfor\b.+\bin\b.*:\s*$")
+#: From this part of the data wait on it is the loop's own code that prepares the batch, by the
+#: loader's clock and by the sampler both (proposed) ...
+MOSTLY_OWN = 0.5
+#: ... of so many samples and batches at least.
+MIN_SAMPLES = MIN_BATCHES = 5
+#: Functions that belong to training have samples of these.
+_TRAINS = frozenset({"forward", "backward", "optimizer"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,3 +133,49 @@ def _in_rounds(window: Window, loader: Loader, apart: float) -> bool:
 
 def _same(distance: float, expected: float) -> bool:
     return expected > 1 and abs(distance - expected) <= max(1.0, SAME * expected)
+
+
+def in_next(window: Window, loaders: Sequence[Loader]) -> float:
+    """Part (0..1) of the data wait in next() of these loaders; 1 unless most of it is elsewhere.
+
+    The label covers what the loop itself does to a batch that it has been handed, too: a call that
+    is named like preparation. The loaders time their own next(), over the whole run; two witnesses
+    are asked, since a live window may be slower than the run was.
+    """
+    timed = [ld for ld in loaders if ld.batches >= MIN_BATCHES]
+    labelled = window.totals.labels.get("data_wait", 0) / max(1, window.totals.steps)
+    if not timed or len(timed) < len(loaders) or labelled <= 0:
+        return 1.0
+    # Starting workers is labelled as well. Several steps a batch make this too much, never too
+    # little: below one a step are steps of which only the end was recorded, too.
+    measured = sum(
+        (ld.wait_ns + ld.start_ns) / ld.batches * max(1.0, ld.batches / max(1, window.steps_seen))
+        for ld in timed
+    )
+    part = measured / labelled
+    if part > 1 - MOSTLY_OWN:
+        return 1.0
+    met = [s for s in window.sites if _waits(window, s)]
+    own = sum(s.count for s in loop_sites(window, loaders[0]))
+    samples = sum(s.count for s in met)
+    return part if samples >= MIN_SAMPLES and own >= MOSTLY_OWN * samples else 1.0
+
+
+def loop_sites(window: Window, loader: Loader) -> list[Site]:
+    """Lines at which the sampler met the loop's own preparation, beside next() of its loader.
+
+    Without workers next() runs the dataset's code in the same thread: there only lines of
+    functions that train as well are the loop's.
+    """
+    loops = {(s.file, s.func) for s in window.sites if s.kind == "sample" and s.label in _TRAINS}
+    return [
+        s
+        for s in window.sites
+        if _waits(window, s)
+        and not ASKS.search(s.call)
+        and (loader.num_workers > 0 or (s.file, s.func) in loops)
+    ]
+
+
+def _waits(window: Window, site: Site) -> bool:
+    return site.rank == window.rank and site.kind == "sample" and site.label == "data_wait"

@@ -18,7 +18,7 @@ from gputop_train.diagnose.shape import shape_of
 from gputop_train.diagnose.stats import median
 from gputop_train.diagnose.steady import totals_of
 from gputop_train.diagnose.window import Totals, Window
-from gputop_train.model import EXPOSED_LABELS, LABELS, Diagnosis, Finding
+from gputop_train.model import EXPOSED_LABELS, LABELS, Abstention, Diagnosis, Finding
 from gputop_train.report import settings
 from gputop_train.report.losses import losses
 from gputop_train.report.memory import last_words
@@ -61,7 +61,7 @@ def build(
         "status": diagnosis.status,
         "healthy": diagnosis.healthy,
         "note": diagnosis.note,
-        "abstained": [{"id": a.id, "missing": a.missing} for a in diagnosis.abstained],
+        "abstained": [_gap(gap) for gap in diagnosis.abstained],
         "steps": _steps(window),
         "time": _time(window, wall_s, reader),
         "gpu": _gpu(window),
@@ -73,6 +73,12 @@ def build(
         "data_lost": losses(reader),
     }
     return {key: plain(value) for key, value in report.items()}
+
+
+def _gap(gap: Abstention) -> dict[str, Any]:
+    """What could not be judged; with the share of the time that has no name for it, if known."""
+    share = {} if gap.share is None else {"share": gap.share}
+    return {"id": gap.id, "missing": gap.missing, **share}
 
 
 def _run(

@@ -60,7 +60,7 @@ def head(report: Mapping[str, Any], width: int, *, title: str = "gputop-train") 
     lines += _verdict(verdict, room) if verdict else _no_verdict(report, room)
     for other in report.get("also") or ():
         lines += fmt.row("also", _in_short(other), room)
-    return lines
+    return lines + (_larger_unnamed(report, verdict, room) if verdict else [])
 
 
 def live_line(diagnosis: Diagnosis, *, ascii_only: bool = False) -> str:
@@ -195,6 +195,16 @@ def _no_verdict(report: Mapping[str, Any], room: int) -> list[str]:
     if report["note"] and not gaps:  # the note of an abstention is its first gap again
         lines += fmt.row("", fmt.printable(report["note"]), room)
     return lines
+
+
+def _larger_unnamed(report: Mapping[str, Any], verdict: Mapping[str, Any], room: int) -> list[str]:
+    """The largest part of the time that no rule could name, where it is more than the verdict's."""
+    # A report of an older release does not have the share; a risk has no lost time to compare.
+    told = [gap for gap in report.get("abstained") or () if gap.get("share") is not None]
+    gap = max(told, key=lambda gap: float(gap["share"]), default=None)
+    if gap is None or not 0 < verdict["lost_share"] < gap["share"]:
+        return []
+    return fmt.row("unnamed", f"{gap['id']}: {fmt.printable(gap['missing'])}", room)
 
 
 def _in_short(finding: Mapping[str, Any]) -> str:

@@ -134,6 +134,26 @@ def test_every_status_has_its_words(tmp_path, diagnosis, words):
     assert row(said(tmp_path, diagnosis), "verdict") == words
 
 
+def test_a_larger_part_that_no_rule_could_name_stands_beside_the_verdict(tmp_path):
+    less, more = Abstention("eval-stall", "a block", 0.7), Abstention("host-compute", "code", 0.8)
+    found = Diagnosis("verdict", False, verdict=VERDICT, abstained=(less, more))
+    assert row(said(tmp_path, found), "unnamed") == "host-compute: code"
+
+
+@pytest.mark.parametrize(
+    ("lost", "gap"),
+    [
+        (0.64, Abstention("host-compute", "code", 0.25)),
+        (0.64, Abstention("launch-bound", "GPU events")),
+        (0.0, Abstention("host-compute", "code", 0.25)),
+    ],
+)
+def test_a_smaller_part_or_one_of_unknown_size_is_not_told_beside_it(tmp_path, lost, gap):
+    verdict = dataclasses.replace(VERDICT, lost_share=lost)
+    lines = said(tmp_path, Diagnosis("verdict", False, verdict=verdict, abstained=(gap,)))
+    assert not any(line.startswith(" unnamed") for line in lines)
+
+
 def test_a_missing_signal_is_named_once(tmp_path):
     gaps = (Abstention("probe", "it is gone"),)
     found = Diagnosis("abstained", None, abstained=gaps, note="No verdict: it is gone.")

@@ -43,6 +43,17 @@ def test_a_line_that_collects_is_named():
     assert "out of the loop (train.py:77)" in found.advice[0].text
 
 
+@pytest.mark.parametrize("freed", [FEW_FREED, [[0, 0, 0], [0, 0, 0], [20, 4_000_000_000, 900_000]]])
+def test_a_call_of_ones_own_is_not_told_to_be_switched_off_with_the_collector(freed):
+    line = site("sample", 77, label="host_compute", call="gc.collect()")
+    text = " ".join(step.text for step in judge(1, 10, sites=(line,), freed=freed).advice)
+    assert "gc.disable()" not in text and "set_threshold" not in text
+
+
+def test_a_planned_collection_is_a_full_one_as_measured():
+    assert "gc.collect() every 700 steps" in judge(20, 200).advice[1].text
+
+
 def test_frozen_objects_are_not_frozen_again():
     assert "gc.freeze()" not in " ".join(a.text for a in judge(20, 200, frozen=90_000).advice)
 

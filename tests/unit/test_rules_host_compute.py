@@ -8,6 +8,7 @@ from synthetic_windows import make_steps, site, window
 from gputop_train.diagnose.engine import diagnose
 from gputop_train.diagnose.rules import host_compute, launch_bound
 from gputop_train.diagnose.rules.base import RuledOut
+from gputop_train.diagnose.user_code import BESIDE, MODEL, OBSERVES
 from gputop_train.model import Abstention, Finding, ProcSample
 
 
@@ -77,6 +78,15 @@ def test_the_loop_around_thousands_of_reads_is_the_reads_own():
     assert isinstance(
         host_compute.judge(busy_host(10, sites=(elsewhere, reads), syncs=1024)), Finding
     )
+
+
+def test_what_computes_on_what_was_read_is_no_loop_around_reads():
+    # 29 reads a step and a histogram of each on the next line, as recorded on an H200.
+    reads = site("sync", 27, func="add_histogram", call="values.detach().cpu()", count=200 * 29)
+    drawn = line(func="add_histogram", call="np.histogram(values, bins=self.edges)", number=28)
+    found = host_compute.judge(busy_host(10, sites=(drawn, reads), syncs=29))
+    assert isinstance(found, Finding)
+    assert [w.line for w in found.where] == [28]
 
 
 def test_host_code_while_the_gpu_works_is_harmless():
@@ -189,3 +199,208 @@ def test_code_that_computes_or_has_no_core_does_not_wait(main, delay):
     found = host_compute.judge(in_process(on_cpu(line()), main=main, delay=delay))
     text = " ".join(step.text for step in found.advice)
     assert "thread (" not in text and found.summary.startswith("Python code")
+
+
+BACKWARD = site("sample", 102, label="backward", func="<module>", call="loss.backward()", count=300)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "add_histogram np.histogram(values, bins=self.edges)",
+        "write f.write(line)",
+        "factor_report extractor.fit(x)",
+        "return table.tolist()",
+        "np.unique(y, return_counts=True)",
+        "lossless_copy x",
+        "symmetric internet",
+    ],
+)
+def test_letters_inside_other_words_do_not_make_code_the_models(text):
+    assert not MODEL.search(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["mse_loss", "mseLoss(x)", "F.softplus(x)", "compute_returns", "actor(x)", "self.net(x)",
+     "torch.exp(x)", "gae_return", "PolicyNet(x)", "nn.functional.relu(x)"],
+)  # fmt: skip
+def test_the_models_words_are_known_at_their_own_bounds(text):
+    assert MODEL.search(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1 + logvar",
+        "logsumexp",
+        "log_prob(x)",
+        "symmetric_kl",
+        "mutual_information",
+        "image - colours[idx]",
+        "encode_positions",
+        "transformation(x)",
+        "map(f, x)",
+        "reconfigure",
+        "mixed_precision(x)",
+        "f1 - cost",
+        "sort_by_norm",
+        "aucune",
+    ],
+)
+def test_letters_inside_other_words_do_not_make_code_a_metric(text):
+    assert not BESIDE.search(text)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["mean_average_precision", "recall_at_k", "compute_ap", "mAP", "box_iou", "sentence_bleu",
+     "accuracy", "top1_acc", "roc_auc", "AUCScore", "log_images", "add_histogram", "macro_f1",
+     "f1_score", "compute_metrics"],
+)  # fmt: skip
+def test_names_of_what_only_looks_are_known(name):
+    assert OBSERVES.search(name)
+
+
+def test_a_histogram_of_a_methods_own_edges_is_named():
+    # As sampled in a home-grown event writer: `self.` is no torch.nn.functional.
+    places = (
+        line(func="add_histogram", call="np.histogram(values, bins=self.edges)", count=569),
+        line(func="add_histogram", call="values.max()", number=78, count=115),
+        line(func="<module>", call="1 + logvar", number=62, count=9),
+    )
+    steps = make_steps(200, {"forward": 5, "backward": 5, "other": 10})
+    assert isinstance(host_compute.judge(window(steps, sites=places)), Finding)
+
+
+def test_a_function_is_read_by_its_name_and_by_more_than_its_first_line():
+    def judged(func, *calls):
+        places = [line(func=func, call=c, number=n, count=k) for n, (c, k) in enumerate(calls, 1)]
+        steps = make_steps(200, {"forward": 5, "backward": 5, "other": 10})
+        return host_compute.judge(window(steps, sites=tuple(places)))
+
+    assert isinstance(judged("mean_average_precision", ("-sim[row]", 245)), Finding)
+    most_numpy = (("x[row]", 40), ("np.cumsum(x)", 35), ("np.where(x)", 30))
+    assert isinstance(judged("count_hits", *most_numpy), Finding)
+    # The name of a loss, or a third of its lines in torch, keeps it from being blamed.
+    assert isinstance(judged("ap_loss", ("-sim[row]", 245)), Abstention)
+    third = (("np.sort(x)", 50), ("torch.softmax(x, 1)", 40))
+    assert isinstance(judged("soft_rank", *third), Abstention)
+
+
+def test_what_cannot_be_named_says_how_much_it_is():
+    said = host_compute.judge(on_cpu(line(func="main", call="rollout(x)")))
+    assert said.share == pytest.approx(0.5)
+
+
+def advice_of(*places, **more):
+    steps = make_steps(200, {"forward": 5, "backward": 5, "other": 10})
+    found = host_compute.judge(window(steps, sites=places, **more))
+    assert isinstance(found, Finding)
+    return " ".join(step.text for step in found.advice)
+
+
+RARER = ("every", "tenth", "late", "detached", "and go on")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "np.stack([b[0] for b in batch])",
+        "np.array(rows)",
+        "np.concatenate([record for record in x])",
+    ],
+)
+def test_a_batch_that_the_step_trains_on_is_made_earlier_and_not_more_rarely(call):
+    text = advice_of(line(func="<module>", call=call, number=93), BACKWARD)
+    assert "prepare it ahead" in text and "Vectorise" in text
+    assert not any(word in text for word in RARER)
+
+
+def test_code_before_the_backward_whose_name_says_nothing_is_not_made_rarer():
+    place = line(func="match", call="scipy.optimize.linear_sum_assignment(c)", number=20)
+    called = line(func="<module>", call="match(cost)", number=95, count=3)
+    text = advice_of(place, called, BACKWARD)
+    assert "prepare it ahead" in text and not any(word in text for word in RARER)
+
+
+def test_what_only_looks_may_come_less_often_and_before_the_backward_only_with_care():
+    after = line(func="<module>", call="update_confusion(table)", number=110)
+    assert "Call update_confusion(table)" in advice_of(after, BACKWARD)
+    before = line(func="<module>", call="update_confusion(table)", number=95)
+    text = advice_of(before, BACKWARD)
+    assert "If the loss does not use its result, call" in text
+    assert "late" not in text and "tenth" not in text
+
+
+def test_what_recurs_and_may_be_needed_is_not_made_rarer_either():
+    refill = line(func="refill", call="np.stack(items)")
+    found = host_compute.judge(every_n(20, 100, sites=(refill,)))
+    text = " ".join(step.text for step in found.advice)
+    assert isinstance(found, Finding) and "prepare it ahead" in text
+    assert not any(word in text for word in ("every 1,000", "detached"))
+    assert found.gain.expected is None
+
+
+SINKHORN = (
+    line(func="sinkhorn", call="f[:, None] - cost", number=18, count=60),
+    line(func="sinkhorn", call="(g[None] - cost) / eps", number=17, count=40),
+)
+
+
+@pytest.mark.parametrize("places", [SINKHORN, (line(func="main", call="rollout(x)"),)])
+def test_a_few_slow_steps_of_a_loss_on_a_cpu_are_no_cause(places):
+    # As seen live beside other programs: five of 50 steps without a core, in a loss of one's own.
+    odd = {3, 9, 23, 41, 46}
+    usual = {"backward": 120, "other": 50}
+    steps = make_steps(50, usual, extra=lambda i: {"other": 600} if i in odd else {})
+    assert not isinstance(host_compute.judge(window(steps, sites=places)), Finding)
+    assert isinstance(host_compute.judge(window(steps, sites=METRIC)), Finding)
+
+
+def test_a_penalty_every_16_steps_on_a_cpu_is_the_models():
+    penalty = line(func="path_length_penalty", call="torch.autograd.grad(y, w)")
+    assert not isinstance(host_compute.judge(every_n(16, 100, sites=(penalty,))), Finding)
+
+
+NERF = (
+    line(func="query_field", call='torch.relu(h @ params[f"w{i}"] + params[f"b{i}"])', count=80),
+    line(func="encode_positions", call="torch.sin(2.0**k * x)", number=21, count=20),
+)
+FUNCTIONS = {"backward": 54, "optimizer": 2, "other": 44}
+
+
+@pytest.mark.parametrize("places", [SINKHORN, NERF])
+def test_a_forward_in_functions_is_the_model_and_the_run_is_healthy(places):
+    made = window(make_steps(200, FUNCTIONS), sites=places)
+    said = host_compute.judge(made)
+    assert isinstance(said, RuledOut) and "forward" in said.why
+    assert diagnose(made).status == "healthy"
+
+
+def test_tensors_in_lines_before_the_backward_are_the_loss_and_after_it_they_are_not():
+    steps = make_steps(200, {"forward": 30, "backward": 30, "other": 40})
+
+    def judged(number):
+        place = line(func="<module>", call="torch.logsumexp(x, 1)", number=number)
+        return host_compute.judge(window(steps, sites=(place, BACKWARD)))
+
+    assert isinstance(judged(95), RuledOut)
+    assert isinstance(judged(110), Abstention)
+
+
+@pytest.mark.parametrize(
+    ("usual", "place"),
+    [
+        ({"forward": 30, "backward": 30, "other": 40}, NERF[0]),  # the forward is known
+        ({"backward": 20, "other": 80}, NERF[0]),  # more than a forward of that backward takes
+        (FUNCTIONS, line(func="walk", call="table[i] + 1")),  # Python's own arithmetic
+        (FUNCTIONS, line(func="main", call="rollout(x)")),
+    ],
+)
+def test_what_may_be_more_than_the_forward_is_not_called_it(usual, place):
+    made = window(make_steps(200, usual), sites=(place,))
+    assert isinstance(host_compute.judge(made), Abstention)
+    told = diagnose(made)
+    assert told.status == "abstained"
+    assert "train.py:77" in told.note and "/home" not in told.note

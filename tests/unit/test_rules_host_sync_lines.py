@@ -97,3 +97,18 @@ def test_lines_that_share_the_cost_are_all_named_up_to_three():
     assert isinstance(found, Finding)
     assert [w.line for w in found.where] == [10, 20, 30]
     assert len(found.advice) <= 3
+
+
+@pytest.mark.parametrize(("blocked", "verdict"), [(0.6, "host-compute"), (30, "host-sync-stall")])
+def test_idle_time_while_the_host_computes_on_what_it_read_is_not_the_reads(blocked, verdict):
+    """As recorded on an H200: 103 of 134 ms idle behind a read that blocks 0.6, in a metric."""
+    other = 102 if blocked < 1 else 4
+    usual = {"sync": blocked, "forward": 10, "backward": 17, "other": other}
+    steps = make_steps(100, usual, exposed={"sync": blocked + other}, dry=0.4, syncs=1)
+    metric = site(
+        "sample", 32, label="host_compute", func="mean_average_precision", count=90,
+        call="np.argsort(-sim[row])",
+    )  # fmt: skip
+    places = (read(70, "z.cpu()", blocked=100 * blocked, idle=9_000), metric)
+    told = diagnose(window(steps, on_gpu=True, util=3 if blocked < 1 else 50, sites=places))
+    assert told.verdict.id == verdict

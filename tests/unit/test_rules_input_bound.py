@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from synthetic_windows import MS, loader, make_steps, probe, site, window
 
+from gputop_train.diagnose.loading_model import load_model, plan_workers
 from gputop_train.diagnose.refining import refine
 from gputop_train.diagnose.rules import input_bound
 from gputop_train.diagnose.rules.base import RuledOut
@@ -463,3 +464,86 @@ def test_the_ceiling_is_by_the_largest_loss_there_can_be():
     busy = judge(steps, on_gpu=True, util=72, loaders=(loader(num_workers=4),))
     assert isinstance(busy, Finding) and busy.gain is not None
     assert busy.gain.ceiling == pytest.approx(1 / (0.72 / 1.2))
+
+
+# --- what the loop itself does to a batch that it was handed ---------------------------------------
+
+#: As measured: `images = augment(images)` behind a loader that is in time, 64.6 ms of 77.7 ms.
+AUGMENTED = {"data_wait": 64.6, "forward": 5.1, "backward": 8.0}
+
+
+def loop_sites(own=89, asks=5, func="main"):
+    return (
+        site("sample", 58, label="data_wait", func=func, call="augment(images)", count=own),
+        site("sample", 57, label="data_wait", call="for images, labels in loader:", count=asks),
+        site("sample", 62, label="backward", call="loss.backward()", count=13),
+    )
+
+
+def augmenting(workers, wait_ms=3.4, **more):
+    """100 batches that next() takes ``wait_ms`` for; the trainer lacks a core, as it did."""
+    rows = (Fetch(workers - 1, 20, 100, 280 * MS, 190 * MS, 8 * MS, 2400),)
+    seen = window(
+        make_steps(100, AUGMENTED),
+        loaders=(loader(num_workers=workers, wait_ns=round(wait_ms * 100 * MS), fetch=rows),),
+        workers=[0.1] * workers,
+        depths=[2] * 20 if workers else (),
+        cores=2,
+        sites=more.pop("sites", loop_sites()),
+        **more,
+    )
+    procs = [replace(p, run_delay=0.29) if p.role == "trainer" else p for p in seen.procs]
+    return replace(seen, procs=tuple(procs))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_preparation_in_the_loop_is_named_by_its_line_and_not_the_loader(workers):
+    seen = augmenting(workers)
+    found = input_bound.judge(seen)
+    assert isinstance(found, Finding)
+    found, said = refine(seen, found)
+    assert (found.refined, found.severity, found.confidence) == (None, "critical", "high")
+    assert found.lost_share == pytest.approx(0.83, abs=0.01)
+    assert [w.line for w in found.where] == [58, 41]
+    assert "The loop itself spends 61.2 ms a step on what the loader handed it" in found.summary
+    assert "Move augment(images) (train.py:58) into the Dataset" in found.advice[0].text
+    assert "next() of the loader 3.4 ms" in found.advice[0].text
+    assert all(a.setting is None for a in found.advice)
+    assert found.gain is not None and found.gain.expected is None
+    rows = {e.what: e.value for e in found.evidence}
+    assert rows["wait in next(), mean"] == pytest.approx(3.4)
+    assert rows["preparation in the loop itself, mean"] == pytest.approx(61.2, abs=0.1)
+    assert any("the loop's own preparation" in getattr(a, "why", "") for a in said)
+
+
+def test_a_worker_gets_the_loops_preparation_only_where_a_core_is_left_for_it():
+    taken = (HostSample(0, cpu_busy=2.0, cpus_total=2, cpus_allowed=2),)
+    found = input_bound.judge(augmenting(1, host=taken))
+    assert isinstance(found, Finding)
+    assert found.advice[0].text.startswith("Make augment(images) cheaper")
+
+
+def test_workers_are_not_modelled_to_take_along_what_the_loop_does():
+    plan = plan_workers(load_model(augmenting(0), 0.83))
+    assert plan.high < 1.1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"wait_ms": 60.0},  # next() takes it, by the loader's own clock
+        {"sites": loop_sites(own=3, asks=90)},  # or by the samples: a window slower than the run
+        {"sites": ()},
+    ],
+)
+def test_a_wait_in_next_is_still_the_loaders(change):
+    found = input_bound.judge(augmenting(0, **change))
+    assert isinstance(found, Finding)
+    assert found.where[0].line == 41
+    assert "itself" not in found.summary
+
+
+def test_the_datasets_code_in_the_training_process_is_not_the_loops():
+    found = input_bound.judge(augmenting(0, sites=loop_sites(func="__getitem__")))
+    assert isinstance(found, Finding)
+    assert "itself" not in found.summary

@@ -257,6 +257,71 @@ def test_a_gradient_free_block_without_a_sign_of_evaluation_is_not_called_one():
     assert "train.py:57" in found.missing and "33%" in found.missing
 
 
+def drawing(call, *, func="main", every=40, more=(), **labels):
+    block = site("nograd", 77, func=func, call=call, total_ns=450 * MS)
+    steps = make_steps(
+        200, {"forward": 10}, extra=lambda i: {"eval": 110} | labels if i % every == 39 else {}
+    )
+    made = window(steps, intervals=tuple(intervals_of(steps, "eval")), sites=(block, *more))
+    return eval_stall.judge(made)
+
+
+WRITTEN = site("sample", 56, label="checkpoint", func="generate", call="np.save(path, x)")
+
+
+@pytest.mark.parametrize(
+    ("call", "func", "more"),
+    [
+        ('preview(ema.shadow, os.path.join(folder, f"{step:06d}.npy"))', "<module>", ()),
+        ("with torch.no_grad():", "visualise_predictions", ()),
+        ("render_view(field, pose)", "main", ()),
+        ('sample_grid(model, f"{step}.png")', "main", ()),
+        ("generate(model)", "main", (WRITTEN,)),
+    ],
+)
+def test_previews_every_40_steps_are_named_by_their_block(call, func, more):
+    found = drawing(call, func=func, more=more)
+    assert isinstance(found, Finding)
+    assert (found.id, found.severity, found.confidence) == ("eval-stall", "critical", "medium")
+    assert "previews" in found.summary and "every 40 steps" in found.summary
+    assert [w.line for w in found.where] == [77]
+    assert (
+        "Make previews at train.py:77 every 200 steps instead of every 40" in found.advice[0].text
+    )
+    assert found.gain.ceiling == pytest.approx(1.275)
+
+
+@pytest.mark.parametrize(
+    ("call", "func"),
+    [
+        ("generate(policy, prompts)", "main"),
+        ("sample_batch(replay)", "main"),
+        ('rollout(env, "video.mp4")', "main"),
+        ("with torch.no_grad():", "render_episode"),
+        ('generate_pseudo_labels(model, "labels.npy")', "main"),
+        ("with torch.no_grad():", "main"),
+    ],
+)
+def test_what_may_make_the_data_of_the_next_steps_is_no_preview(call, func):
+    said = drawing(call, func=func)
+    assert isinstance(said, Abstention) and said.share > 0.1
+
+
+def test_previews_every_few_steps_or_at_odd_ones_are_not_told_as_such():
+    steps = saves(4, 100, label="eval")
+    block = site("nograd", 77, call="preview(model)", total_ns=5000 * MS)
+    often = window(steps, intervals=tuple(intervals_of(steps, "eval")), sites=(block,))
+    assert isinstance(eval_stall.judge(often), Abstention)
+    odd = {3, 14, 60, 77, 150, 199}
+    steps = make_steps(200, {"forward": 10}, extra=lambda i: {"eval": 90} if i in odd else {})
+    made = window(steps, intervals=tuple(intervals_of(steps, "eval")), sites=(block,))
+    assert isinstance(eval_stall.judge(made), Abstention)
+
+
+def test_previews_whose_writing_takes_most_are_left_to_the_rule_that_tells_it():
+    assert isinstance(drawing("preview(model)", checkpoint=300), Abstention)
+
+
 def test_a_block_that_computes_what_only_an_evaluation_does_is_one():
     steps = saves(5, 90, label="eval")
     block = site("nograd", 19, call="with torch.no_grad():", total_ns=3600 * MS, label="acc")

@@ -6,9 +6,11 @@ called in a loop with a loader or in code named after it, or a gradient-free blo
 only an evaluation does (``acc``, ``val_loss``, ``held``...). Critical from 20%.
 Differential: a gradient-free forward in every step is part of the step (a teacher, a target or
 reference model). A policy that collects its own training data also switches to ``eval()``: without
-a loader or a name that says so it is not judged. A gradient-free block without such a sign may draw
-samples or log: not judged, its line is named. A slow loader *inside* the evaluation shows in the
-evaluation's own phases; a save at the same boundary is labelled checkpoint and not counted here.
+a loader or a name that says so it is not judged. What a rare and regular gradient-free block makes
+to look at is told as previews, where its name says so, or says that it samples and a file is
+written. A block without such a sign may serve training: not judged, its line is named. A slow
+loader *inside* the evaluation shows in the evaluation's own phases; a save at the same boundary is
+labelled checkpoint and not counted here.
 Fix: rarer, a subset, a larger evaluation batch, a job of its own. Probe: skip the next one.
 Gain: wall / (wall - V + V').
 """
@@ -19,10 +21,12 @@ import re
 
 from gputop_train.diagnose.accounting import account
 from gputop_train.diagnose.advice import (
+    PART,
     Periodic,
     evaluation_advice,
     periodic,
     periodic_gain,
+    rarer,
 )
 from gputop_train.diagnose.loading_model import shorter_loader
 from gputop_train.diagnose.recurring import accompanies, recurring
@@ -62,6 +66,22 @@ NAMED = re.compile(
     r"|test|estimate|metric|accura|score|perplex)",
     re.IGNORECASE,
 )
+#: How people name code that makes something to look at ...
+PREVIEWS = re.compile(r"(?<![a-z])(?:preview|visuali[sz]|render)", re.IGNORECASE)
+#: ... and code that may also make what the next steps train on, unless it writes a file.
+SAMPLES = re.compile(r"(?<![a-z])(?:sampl(?!er)|generat|predict|infer)", re.IGNORECASE)
+#: Names of what an agent does to collect its own training data.
+COLLECTS = re.compile(
+    r"(?<![a-z])(?:rollout|collect|replay|buffer|episode|explor|play|act(?![a-z])|env(?![a-z])"
+    r"|pseudo|negative)",
+    re.IGNORECASE,
+)
+WRITES = re.compile(
+    r"\bf?[\"'][^\"']*\.(?:npy|npz|png|jpe?g|gif|mp4|wav|txt|html)[\"']"
+    r"|\b(?:np\.save\w*|imsave|imwrite|save_image|savefig|write_\w+)\(|add_(?:images?|figure|video)\(",
+    re.IGNORECASE,
+)
+_CALLED = re.compile(r"[\w.]+(?=\()")
 
 
 def judge(window: Window) -> Judgement:
@@ -80,10 +100,11 @@ def judge(window: Window) -> Judgement:
         return RuledOut(ID, "a gradient-free forward in every step is part of training")
     places, why_none = _places(window, share)
     if not _evaluates(window, pattern):
+        if _previews(window, pattern, share):
+            return _preview(window, pattern, share, places, why_none)
         at = f" ({name(places[0])})" if places else ""
-        return Abstention(
-            ID, f"{percent(share)} of the time is a gradient-free block{at} that may not evaluate"
-        )
+        missing = f"{percent(share)} of the time is a gradient-free block{at} that may not evaluate"
+        return Abstention(ID, missing, share=share)
     once = pattern.count < 2
     return Finding(
         id=ID,
@@ -96,6 +117,78 @@ def judge(window: Window) -> Judgement:
         where_missing=why_none,
         advice=_advice(window, pattern, places),
         gain=periodic_gain(pattern, "evaluation"),
+    )
+
+
+def _previews(window: Window, pattern: Periodic, share: float) -> bool:
+    """Whether the block that holds most of it makes something to look at, rarely and regularly."""
+    shares = account(window).shares
+    if pattern.every is None or pattern.every < RARE or shares.get("checkpoint", 0.0) > share:
+        return False  # where mostly their writing takes the time, logging-stall tells them
+    regular = recurring(window, ("eval",), ("eval", "other", "checkpoint"))
+    if regular is None or regular.every is None:
+        return False
+    blocks = _largest(window, share)
+    names = [" ".join([s.func, *_CALLED.findall(s.call)]) for s in blocks]
+    if not blocks or any(COLLECTS.search(text) for text in names):
+        return False
+    if any(PREVIEWS.search(text) for text in names):
+        return True
+    inside = {called.rsplit(".", 1)[-1] for text in names for called in text.split()}
+    within = [s for s in window.sites if s.rank == window.rank and s.func in inside]
+    writes = any(WRITES.search(s.call) for s in (*blocks, *within))
+    return writes and any(SAMPLES.search(text) for text in names)
+
+
+def _largest(window: Window, share: float) -> list[Site]:
+    """The block that holds most of the time."""
+    least = BLOCK_PART * share * window.totals.wall_ns
+    return top_sites((s for s in _of_kind(window, "nograd") if s.total_ns >= least), limit=1)
+
+
+def _preview(
+    window: Window,
+    pattern: Periodic,
+    share: float,
+    places: tuple[Where, ...],
+    why_none: str | None,
+) -> Finding:
+    at = f" at {name(places[0])}" if places else ""
+    cost, advice = ms(pattern.cost_ms), []
+    every = rarer(pattern)
+    if every is not None and pattern.every is not None:
+        some = round(pattern.every * PART)
+        then, rare = percent(pattern.share_at(some)), percent(pattern.share_at(every))
+        advice.append(
+            Advice(
+                f"Make previews{at} every {some:,} steps instead of every {pattern.every:,.0f}: at "
+                f"{cost} each that is {then} of the time, every {every:,} steps {rare}, instead of "
+                f"{percent(share)}."
+            )
+        )
+    advice.append(
+        Advice(
+            f"Or make fewer of them, or in fewer steps: a fifth of the work takes "
+            f"{ms(pattern.cost_ms / PART)} each."
+        )
+    )
+    advice.append(
+        Advice(
+            f"If neither is wanted, make them in a job of its own from saved weights: {cost} each "
+            "time leave the loop."
+        )
+    )
+    return Finding(
+        id=ID,
+        summary=pattern.summary(f"Making previews without gradients{at}"),
+        severity=severity(share, window.totals.steps, warn=WARN),
+        confidence="medium",
+        lost_share=share,
+        evidence=pattern.evidence("making previews", "preview", "previews"),
+        where=places,
+        where_missing=why_none,
+        advice=tuple(advice),
+        gain=periodic_gain(pattern, "previews"),
     )
 
 
@@ -183,9 +276,7 @@ def _evaluates(window: Window, pattern: Periodic) -> bool:
 
 def _places(window: Window, share: float) -> tuple[tuple[Where, ...], str | None]:
     """Who runs it, who switches the mode, whose batches it reads: what is known of these."""
-    whole_ns = share * window.totals.wall_ns
-    blocks = [s for s in _of_kind(window, "nograd") if s.total_ns >= BLOCK_PART * whole_ns]
-    sites = [*top_sites(blocks, limit=1), *_of_kind(window, "eval")[:1]]
+    sites = [*_largest(window, share), *_of_kind(window, "eval")[:1]]
     places = [where(s) for s in sites]
     places += [Where(ld.file, ld.line, shorter_loader(ld)) for ld in _loaders(window)[:1]]
     if not places:
@@ -208,7 +299,7 @@ RULE = Rule(
         looks_at=(
             "time between `Module.eval()` and `train()`, and in gradient-free blocks",
             "loaders that were read but feed no backward",
-            "names of the code that evaluates",
+            "names of the code that evaluates, or that makes something to look at",
         ),
         thresholds=(
             Threshold("evaluation, warn", f">= {percent(WARN)} of wall", "proposed"),
@@ -227,7 +318,7 @@ RULE = Rule(
         mistaken_for=(
             "a teacher, target or reference model: gradient-free in every step, part of training",
             "a policy that collects what the next steps train on: `eval()` without loader or name",
-            "sampling for a preview: its line is named, and not judged",
+            "samples to train on: a block that only samples is told where it writes a file",
             "`checkpoint-stall` at the same boundary: a label of its own",
         ),
         mend=(

@@ -10,7 +10,8 @@ core, 16% of the CPU time in the kernel, so that share alone tells nothing).
 Differential: absolute MB/s differ 100-fold by device, so none is asked for; page-cache hits raise
 ``rchar``, not ``read_bytes``; sleeping workers of a full queue; CPU-bound decoding.
 Fix: pack small files; stage or cache; more workers where they sleep. Probe: the same run from an
-already cached subset. Gain: ceiling only for packing; T x workers now / workers then.
+already cached subset. Gain: ceiling only for packing; T x workers now / workers then on storage;
+no forecast for sleep of another kind, which may be for a lock.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from gputop_train.diagnose.rules.main_process_loading import READS_PER_ITEM
 from gputop_train.diagnose.supply import (
     BLOCKED_PART,
     IDLE_WORKER,
+    IN_LOOP,
     QUEUE_EMPTY,
     STORAGE_BYTES_PER_S,
     Pace,
@@ -90,6 +92,8 @@ def refine(window: Window, found: Finding) -> Refinement | Abstention | RuledOut
     loader = supply.loader
     if loader is None or loader.num_workers == 0:
         return RuledOut(ID, "there are no workers")
+    if supply.in_loop:
+        return RuledOut(ID, IN_LOOP)
     pace = pace_of(window, found, supply)
     if supply.waits.in_bursts or not lacking(supply, pace):
         return RuledOut(ID, "batches were ready, or the wait is in a few steps")
@@ -232,9 +236,16 @@ def _blocked(
             "ahead there, fetch a batch's items in one request, or keep a local copy."
         )
     steps = [Advice(first)]
+    # What a lock holds back comes no faster from more workers. Two for each one tell it at once.
+    if not on_disk and more is not None and more.workers < 2 * loader.num_workers:
+        more = None
+        steps = [Advice(f"{first} Behind one lock more workers only wait longer.")]
     if more is not None:
         why = f"; sleeping workers cost {percent(cpu)} of a core each"
+        if not on_disk:
+            why = f"; asleep at {percent(cpu)} of a core, unless one lock holds them all"
         steps.append(more.advice(window, supply, pace, why))
+    unknown = "what storage allows" if on_disk else "what the fetch waits for"
     depth = loader.prefetch_factor or 2
     steps.append(
         Advice(
@@ -267,8 +278,8 @@ def _blocked(
             f"T x {loader.num_workers} / {more.workers} workers if storage keeps up, at most what "
             "training allows",
         )
-        if more is not None
-        else _ceiling(found, "T / (T - E): what storage allows is not known"),
+        if more is not None and on_disk
+        else _ceiling(found, f"T / (T - E): {unknown} is not known"),
     )
 
 
@@ -337,7 +348,10 @@ PAGE = Page(
         "more workers where they sleep",
     ),
     test="the same run from a subset that is already in the page cache",
-    gain="ceiling T / (T - E); with more sleeping workers T x workers now / workers then",
+    gain=(
+        "ceiling T / (T - E); with more workers that wait for storage T x workers now / workers "
+        "then; no forecast where what they sleep for, a lock perhaps, is not known"
+    ),
 )
 RULE = Rule(
     ID,

@@ -166,6 +166,8 @@ def _advice(
                 "all of them again."
             )
         )
+    if places:  # neither gc.disable() nor a threshold keeps a call of one's own from collecting
+        return tuple(steps[:3])
     threshold = told.get("threshold")
     now = f" (thresholds {tuple(threshold)} now)" if isinstance(threshold, list) else ""
     if pauses and freed / pauses >= FREES:
@@ -179,7 +181,7 @@ def _advice(
         return tuple(steps[:3])
     steps.append(
         Advice(
-            f"gc.disable() before the loop and gc.collect(1) every {every:,} steps{now}: a planned "
+            f"gc.disable() before the loop and gc.collect() every {every:,} steps{now}: a planned "
             f"pause of {ms(each)} is then at most 1% of the time, and all ranks can take it "
             "together."
         )

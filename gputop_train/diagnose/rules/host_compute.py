@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 
 from gputop_train.diagnose.accounting import INTERRUPTIONS, account, lost_share
 from gputop_train.diagnose.advice import Periodic, periodic_gain, rarer
@@ -38,12 +37,14 @@ from gputop_train.diagnose.rules.base import (
     severity,
     short_call,
     span,
-    top_sites,
     where,
 )
 from gputop_train.diagnose.rules.host_sync_stall import LOOP, sync_cost
+from gputop_train.diagnose.user_code import BESIDE as BESIDE
+from gputop_train.diagnose.user_code import MODEL as MODEL
+from gputop_train.diagnose.user_code import PLAIN, Code, code_of, is_the_forward, sampled
 from gputop_train.diagnose.window import Window
-from gputop_train.model import Abstention, Advice, Evidence, Finding, Site, Where
+from gputop_train.model import Abstention, Advice, Evidence, Finding, Site
 
 ID = "host-compute"
 #: On a CPU ``other`` holds real work too: from here on it needs a name (proposed; gaps.py).
@@ -64,42 +65,9 @@ NEAR = 3
 #: What a step with it may show it as: a read of a result is part of a metric.
 AROUND = ("other", "sync", "gpu_wait", "h2d", "logging")
 COMPUTE = ("forward", "backward", "optimizer")
-#: Code that is the model's, however it is called.
-MODEL = re.compile(
-    r"loss|criterion|forward|predict|model|net\b|policy|actor|critic|reward|return|advantage"
-    r"|penalt|regulari|energy|objective|elbo|nll|\bkl\b|logits|attention|noise|sample|torch\."
-    r"|F\.|\bnn\.|\.(?:mean|sum|pow|exp|square|matmul|backward|detach)\(",
-    re.IGNORECASE,
-)
-#: Code that is not: it measures, draws, counts or writes.
-BESIDE = re.compile(
-    r"metric|accura|score|auc|confusion|f1|bleu|rouge|perplex|hist|stat(?:s|istic)|percentile"
-    r"|plot|figure|draw|render|image|canvas|callback|hook|monitor|track|record|summar|report"
-    r"|progress|log|print|format|json|csv|hash|checksum|sort|cluster|sklearn|scipy|pandas|\bnp\."
-    r"|numpy|decode|encode|\bre\.|time\.sleep|env\.step|simulat",
-    re.IGNORECASE,
-)
-
-
 NUMPY = re.compile(r"(?:np|numpy)\.(?:[a-z]+\.)*\w+\(")
 #: Code in which the training thread sleeps for this part of it or more waits (proposed).
 SLEEPS = 0.7
-
-
-@dataclass(frozen=True, slots=True)
-class _Code:
-    """Where the time goes: places, most samples first, and what part one holds."""
-
-    sites: tuple[Site, ...]
-    part: float
-    samples: int
-
-    @property
-    def places(self) -> tuple[Where, ...]:
-        return tuple(where(s) for s in self.sites)
-
-    def reads_as(self, pattern: re.Pattern[str]) -> bool:
-        return any(pattern.search(f"{s.func} {s.call}") for s in self.sites[:1])
 
 
 def judge(window: Window) -> Judgement:
@@ -112,7 +80,7 @@ def judge(window: Window) -> Judgement:
         logging_stall.for_logs(window) >= ONE_PLACE
     ):
         return RuledOut(ID, "most of it is computed to be logged (logging-stall)")
-    code = _code(window)
+    code = code_of(window)
     rare = recurring(window, ("other",), AROUND)
     seen = code.samples >= MIN_SAMPLES and code.part >= ONE_PLACE
     if rare is not None and rare.share >= INFO:
@@ -120,39 +88,24 @@ def judge(window: Window) -> Judgement:
             told = accompanies(window, "other", main) and isinstance(its.judge(window), Finding)
             if told:
                 return RuledOut(ID, f"it is part of what {its.ID} tells, in the same steps")
-    if rare is not None and rare.share >= INFO and (seen or rare.every is not None):
+    if rare is not None and rare.share >= INFO and _tells(window, code, rare, seen):
         return _recurring(window, code, rare)
     return _every_step_gpu(window, code) if window.on_gpu else _every_step_cpu(window, code, other)
 
 
-def _code(window: Window) -> _Code:
-    """The functions of the person's own that the sampler saw there."""
-    sampled = _sampled(window)
-    total = sum(s.count for s in sampled)
-    by_function: dict[tuple[str, str], int] = {}
-    for s in sampled:
-        by_function[s.file, s.func] = by_function.get((s.file, s.func), 0) + s.count
-    # A sample on the line that calls the function, before or after it, is the function's too.
-    for file, function in by_function:
-        called = (s.count for s in sampled if s.file == file and f"{function}(" in s.call)
-        by_function[file, function] += sum(called)
-    most = min(total, max(by_function.values(), default=0))
-    return _Code(
-        sites=tuple(top_sites(sampled, by_count=True)),
-        part=most / total if total else 0.0,
-        samples=total,
-    )
+def _tells(window: Window, code: Code, rare: Recurring, seen: bool) -> bool:
+    """Whether steps that are longer by it tell of work of its own.
+
+    On a CPU a loss is host code too, and a few steps in which it had no core look the same.
+    """
+    if window.on_gpu:
+        return seen or rare.every is not None
+    if code.model or is_the_forward(window):
+        return False
+    return rare.every is not None or (seen and code.beside)
 
 
-def _sampled(window: Window) -> list[Site]:
-    return [
-        s
-        for s in window.sites
-        if s.kind == "sample" and s.label in ("host_compute", "other") and s.rank == window.rank
-    ]
-
-
-def _recurring(window: Window, code: _Code, rare: Recurring) -> Judgement:
+def _recurring(window: Window, code: Code, rare: Recurring) -> Judgement:
     pattern = Periodic(rare.count, rare.cost_ms, rare.every, rare.step_ms, rare.share)
     at = f" at {name(code.places[0])}" if code.places else ""
     return Finding(
@@ -167,12 +120,14 @@ def _recurring(window: Window, code: _Code, rare: Recurring) -> Judgement:
         ),
         where=code.places,
         where_missing=None if code.places else "the sampler saw no line of it",
-        advice=_rarer(pattern, code),
-        gain=periodic_gain(pattern, "it", at_least=rare.more_goes),
+        advice=_rarer(pattern, code) if code.observes else _prepared(window, code, pattern.cost_ms),
+        gain=periodic_gain(pattern, "it", at_least=rare.more_goes)
+        if code.observes
+        else gain(rare.share, "T / (T - E): the time without it", at_least=rare.more_goes),
     )
 
 
-def _every_step_gpu(window: Window, code: _Code) -> Judgement:
+def _every_step_gpu(window: Window, code: Code) -> Judgement:
     acc = account(window)
     other = acc.shares["other"]
     if acc.idle_share is None:
@@ -193,27 +148,29 @@ def _every_step_gpu(window: Window, code: _Code) -> Judgement:
     if _around_reads(window):
         return RuledOut(ID, "most of it is the loop around blocking reads (host-sync-stall)")
     if code.samples < MIN_SAMPLES:
-        return Abstention(ID, f"where {percent(other)} of the host's time goes (too few samples)")
+        missing = f"where {percent(other)} of the host's time goes (too few samples)"
+        return Abstention(ID, missing, share=lost)
     return _finding(window, code, lost, basis)
 
 
 def _around_reads(window: Window) -> bool:
-    """Whether most samples lie where the reads are: a loop over elements that reads each."""
+    """Whether most samples lie where the reads are: a loop of reads, not what computes on them."""
     if window.totals.syncs < LOOP * window.totals.steps:
         return False
     mine = [s for s in window.sites if s.rank == window.rank]
     reads = [s for s in mine if s.kind == "sync" or (s.kind == "sample" and s.label == "sync")]
-    sampled = _sampled(window)
+    seen = sampled(window)
     near = sum(
         s.count
-        for s in sampled
-        if any(
+        for s in seen
+        if not PLAIN.search(s.call)
+        and any(
             s.file == r.file
             and (abs(s.line - r.line) <= NEAR or (s.func == r.func and s.func[:1] != "<"))
             for r in reads
         )
     )
-    return bool(reads) and near >= ONE_PLACE * sum(s.count for s in sampled)
+    return bool(reads) and near >= ONE_PLACE * sum(s.count for s in seen)
 
 
 def _idle_left(window: Window) -> float:
@@ -227,22 +184,24 @@ def _idle_left(window: Window) -> float:
     return max(0.0, left - (sync_cost(window).model or 0.0))
 
 
-def _every_step_cpu(window: Window, code: _Code, other: float) -> Judgement:
-    beside = code.reads_as(BESIDE) and not code.reads_as(MODEL)
-    named = beside and code.samples >= MIN_SAMPLES and code.part >= ONE_PLACE
+def _every_step_cpu(window: Window, code: Code, other: float) -> Judgement:
+    named = code.beside and code.samples >= MIN_SAMPLES and code.part >= ONE_PLACE
     if other * code.part < WARN or (other < ON_CPU and not named):
         return RuledOut(ID, f"code outside the model takes {percent(other)}: it may be a loss")
+    if not named and code.samples >= MIN_SAMPLES and is_the_forward(window):
+        return RuledOut(ID, f"{percent(other)} is the forward or the loss, in functions")
     if not named:
         at = f", most often {code.sites[0].func} at {name(code.places[0])}" if code.sites else ""
         return Abstention(
             ID,
             f"{percent(other)} of the time is code outside loading, forward, backward and "
             f"optimizer{at}: whether it is a loss function cannot be told",
+            share=other,
         )
     return _finding(window, code, other * code.part, "host time: the CPU is the device")
 
 
-def _finding(window: Window, code: _Code, lost: float, basis: str) -> Finding:
+def _finding(window: Window, code: Code, lost: float, basis: str) -> Finding:
     acc = account(window)
     places = code.places
     function = f"{_named(code.sites[0])} ({name(places[0])})" if code.sites else "its own code"
@@ -271,7 +230,7 @@ def _asleep(window: Window, lost: float) -> float | None:
     return busy if busy is not None and busy < 1 - SLEEPS * lost else None
 
 
-def _whole_array(code: _Code) -> str | None:
+def _whole_array(code: Code) -> str | None:
     """The numpy call that most of it is in, if one call is."""
     first = code.sites[0] if code.sites else None
     if first is None or first.count < ONE_PLACE * code.samples or not NUMPY.match(first.call):
@@ -284,7 +243,7 @@ def _named(site: Site) -> str:
     return short_call(site.call) if site.func[:1] == "<" else site.func
 
 
-def _evidence(window: Window, code: _Code, lost: float, basis: str) -> tuple[Evidence, ...]:
+def _evidence(window: Window, code: Code, lost: float, basis: str) -> tuple[Evidence, ...]:
     acc = account(window)
     total = max(1, code.samples)
     rows = [
@@ -300,7 +259,7 @@ def _evidence(window: Window, code: _Code, lost: float, basis: str) -> tuple[Evi
     return tuple(row for row in rows if row.value is not None)
 
 
-def _rarer(pattern: Periodic, code: _Code) -> tuple[Advice, ...]:
+def _rarer(pattern: Periodic, code: Code) -> tuple[Advice, ...]:
     at = f" ({name(code.places[0])})" if code.places else ""
     steps = []
     every = rarer(pattern)
@@ -322,13 +281,16 @@ def _rarer(pattern: Periodic, code: _Code) -> tuple[Advice, ...]:
     return tuple(steps)
 
 
-def _every_step_advice(window: Window, code: _Code, lost: float) -> tuple[Advice, ...]:
+def _every_step_advice(window: Window, code: Code, lost: float) -> tuple[Advice, ...]:
     acc = account(window)
+    if not code.observes:
+        return _prepared(window, code, acc.ms(lost), _asleep(window, lost))
     each = ms(acc.ms(lost))
-    function = f"{_named(code.sites[0])} at {name(code.places[0])}" if code.sites else "it"
+    function = _function(code)
     every = max(2, math.ceil(99 * lost / max(0.01, 1 - lost)))  # lost/n of (1 - lost) + lost/n: 1%
+    unless = "If the loss does not use its result, call" if code.before else "Call"
     rarely = Advice(
-        f"Call {function} every {every} steps instead of every step: {each} a step now, 1% of "
+        f"{unless} {function} every {every} steps instead of every step: {each} a step now, 1% of "
         "the time then."
     )
     used = _asleep(window, lost)
@@ -341,21 +303,57 @@ def _every_step_advice(window: Window, code: _Code, lost: float) -> tuple[Advice
                 f"core), so {each} leave the loop."
             ),
         )
-    return (
+    called = None if code.before else _whole_array(code)
+    steps = (
         rarely,
         Advice(
-            f"If it is needed in every step, give {called} a part of the values (every tenth), and "
-            "vectorise the Python loops that lead to it."
-            if (called := _whole_array(code))
-            else f"If it is needed in every step, vectorise it: whole-tensor calls"
-            f"{' on the GPU' if window.on_gpu else ''} in place of Python loops over items in "
-            f"{function}."
-        ),
+            f"If it is needed in every step, give {called} ({name(code.places[0])}) a part of the "
+            "values (every tenth), and vectorise the Python loops that lead to it."
+        )
+        if called
+        else _vectorised(window, function, "If it is needed in every step, vectorise it"),
+    )
+    if code.before:  # what the loss may use cannot come a step late
+        return steps
+    return (
+        *steps,
         Advice(
             "If neither helps, give its inputs to a process of its own "
             f"(ProcessPoolExecutor(1).submit): {each} leave the loop, the result comes a step late."
         ),
     )
+
+
+def _prepared(
+    window: Window, code: Code, cost_ms: float, used: float | None = None
+) -> tuple[Advice, ...]:
+    """What is left where the step may need what the code makes: cheaper, or earlier."""
+    function = _function(code)
+    ahead = (
+        f"make the next step's before this step ends: in loader workers (DataLoader("
+        f"num_workers=...)), or in a thread that fills a queue.Queue(2); {ms(cost_ms)} each time "
+        "can leave the loop."
+    )
+    if used is not None:
+        waits = (
+            f"it waits rather than computes (the training thread uses {percent(used)} of a core)"
+        )
+        return (Advice(f"Start {function} earlier: {waits}, so {ahead}"),)
+    return (
+        _vectorised(window, function, "Vectorise it"),
+        Advice(f"Where it does not need the newest weights, prepare it ahead: {ahead}"),
+    )
+
+
+def _vectorised(window: Window, function: str, lead: str) -> Advice:
+    return Advice(
+        f"{lead}: whole-tensor calls{' on the GPU' if window.on_gpu else ''} in place of Python "
+        f"loops over items in {function}."
+    )
+
+
+def _function(code: Code) -> str:
+    return f"{_named(code.sites[0])} at {name(code.places[0])}" if code.sites else "it"
 
 
 RULE = Rule(

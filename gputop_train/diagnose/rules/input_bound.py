@@ -5,6 +5,8 @@ TraceML 10/20) and, with workers, an empty queue at >= 50% of the polls (propose
 On a GPU ``E_data`` is the exposed idle time, or bounded from the driver's utilisation without
 event pairs; on a CPU-only run it is the whole wait, since nothing else runs meanwhile.
 Refined by the rules whose parent it is, in the order of their gates; else it stands alone.
+Where most of it is not in next() but in what the loop itself does to a batch that it was handed,
+its line is named and no cause in the loader.
 Differential: a wait while the GPU still works through its queue costs nothing. Configuration alone
 never fires: ``num_workers=0`` without a wait is fine.
 Fix: the closer cause's. Probe: replay cached batches for 50 steps. Gain: ceiling
@@ -22,7 +24,7 @@ from gputop_train.diagnose.accounting import (
     without_largest,
 )
 from gputop_train.diagnose.drawing import BEYOND_ANY_BATCH, MOST, drawing, drawing_advice
-from gputop_train.diagnose.loading_advice import loader_line, parent_advice
+from gputop_train.diagnose.loading_advice import loader_line, loop_places, parent_advice
 from gputop_train.diagnose.loading_advice import places as loading_places
 from gputop_train.diagnose.loading_model import BUSY_NEIGHBOUR, foreign_cores, role_cores
 from gputop_train.diagnose.rules.base import (
@@ -58,6 +60,7 @@ from gputop_train.diagnose.supply import (
     restarts,
     supply_of,
 )
+from gputop_train.diagnose.waits import MOSTLY_OWN
 from gputop_train.diagnose.window import Window
 from gputop_train.model import Abstention, Evidence, Finding, Where
 
@@ -141,6 +144,8 @@ def _own_crowd(window: Window, supply: Supply) -> bool:
 
 def _in_time(window: Window, lost: float, supply: Supply) -> bool:
     """Whether batches are there when they are due, so that a wait for them means something else."""
+    if supply.in_loop:
+        return False  # no batch is waited for: the loop prepares it itself, with or without a core
     if restarts(supply.loader) or drawing(window, supply) is not None:
         return False  # what was ready went away with the workers
     return ready(supply) or ahead(supply, pace_at(window, lost, supply))
@@ -164,28 +169,32 @@ def _finding(
     window: Window, lost: float, basis: str, confidence: Confidence, supply: Supply
 ) -> Finding:
     acc = account(window)
-    if supply.empty_share is not None and supply.empty_share < QUEUE_EMPTY:
+    ready_anyway = supply.empty_share is not None and supply.empty_share < QUEUE_EMPTY
+    if ready_anyway and not supply.in_loop:
         confidence = "medium" if confidence == "high" else "low"  # batches were ready: not supply
     workers = supply.loader is not None and supply.loader.num_workers > 0
-    if workers and supply.empty_share is None and supply.fetch is None:
+    if workers and supply.empty_share is None and supply.fetch is None and not supply.in_loop:
         confidence = "medium" if confidence == "high" else "low"  # nobody saw the supply
     level = severity(lost, window.totals.steps)
     if _in_time(window, lost, supply):
         level = "info"
     places, why_none = _places(window, supply)
     advice = parent_advice(window, lost, supply, places)
-    by_sampler = ""
-    drawn = drawing(window, supply)
+    by_whom = ""
+    drawn = None if supply.in_loop else drawing(window, supply)
+    if supply.in_loop:
+        own = acc.ms(acc.shares.get("data_wait", 0.0)) * (1 - supply.in_next)
+        by_whom = f" The loop itself spends {ms(own)} a step on what the loader handed it."
     if drawn is not None:
         places, why_none = drawn.lines, None
         advice = drawing_advice(drawn, supply, acc.ms(lost))
-        by_sampler = f" {percent(drawn.part)} of the wait is the sampler's own work."
+        by_whom = f" {percent(drawn.part)} of the wait is the sampler's own work."
     waiting = "The GPU" if window.on_gpu else "Training"
     return Finding(
         id=ID,
         summary=(
             f"{waiting} waits for data in {percent(lost)} of every step: "
-            f"{ms(acc.ms(lost))} of {ms(acc.step_ms or 0.0)}.{by_sampler}"
+            f"{ms(acc.ms(lost))} of {ms(acc.step_ms or 0.0)}.{by_whom}"
         ),
         severity=level,
         confidence=confidence,
@@ -208,7 +217,7 @@ def _evidence(window: Window, lost: float, basis: str, supply: Supply) -> tuple[
     acc = account(window)
     rows = [
         Evidence(f"lost to data wait ({basis})", round(lost, 4), "of wall"),
-        number("wait in next(), mean", acc.ms(acc.shares.get("data_wait", 0.0)), "ms a step"),
+        *_waited(acc.ms(acc.shares.get("data_wait", 0.0)), supply),
         number("GPU utilisation, mean", acc.util_mean, "%"),
         number("cores the run may use", window.cores, "cores"),
         cores("trainer process", role_cores(window, "trainer")),
@@ -229,11 +238,22 @@ def _evidence(window: Window, lost: float, basis: str, supply: Supply) -> tuple[
     return tuple(row for row in rows if row.value is not None)
 
 
+def _waited(wait_ms: float, supply: Supply) -> tuple[Evidence, ...]:
+    """The wait in next(), beside what the loop itself does to a batch where that is most of it."""
+    rows = [number("wait in next(), mean", wait_ms * supply.in_next, "ms a step")]
+    if supply.in_loop:
+        own = wait_ms * (1 - supply.in_next)
+        rows.insert(0, number("preparation in the loop itself, mean", own, "ms a step"))
+    return tuple(rows)
+
+
 def _places(window: Window, supply: Supply) -> tuple[tuple[Where, ...], str | None]:
     if supply.loader is None:
         found = loading_places(window, supply)
         missing = "no DataLoader fed this loop and the sampler named no function"
         return found, None if found else missing
+    if supply.in_loop:
+        return loop_places(window, supply.loader), None
     loaders = feeding(window)
     wait = sum(ld.wait_ns for ld in loaders)
     chosen, covered = [], 0
@@ -260,6 +280,7 @@ PAGE = Page(
         "GPU idle time in it, from event pairs; else host wait less the driver's busy share",
         "batches ready in the loader's queue, polled",
         "CPU use of the trainer and of each worker, cores the run may use",
+        "time that each loader measured in next(), beside what was seen as data wait in all",
         "where the loader has a sampler or batch_sampler of its own: its lines in next(), and "
         "waits at epoch starts beside the longest batch",
     ),
@@ -275,6 +296,12 @@ PAGE = Page(
             "there that no batch took",
             f">= {percent(MOST)}; at epoch starts, waits of {BEYOND_ANY_BATCH:.0f} x the longest "
             "batch",
+            "proposed",
+        ),
+        Threshold(
+            "the loop itself prepares what the loader handed it: its part of the data wait, by the "
+            "loader's clock and by samples of the stack both",
+            f">= {percent(MOSTLY_OWN)}",
             "proposed",
         ),
         Threshold(
@@ -309,10 +336,13 @@ PAGE = Page(
         "num_workers=0 without a wait: configuration alone never fires",
         "a single long wait: it must be there without its largest occurrence",
         "another rank's loader: its wait shows as communication here",
+        "augmentation in the loop after a loader that is in time: the loop's line is named then, "
+        "and no cause in the loader",
     ),
     mend=(
         "that of the closer cause",
         "without a DataLoader: do the work once before training, or in a thread beside it",
+        "preparation in the loop: move it into the Dataset or a collate_fn, where workers run it",
     ),
     test="replay cached batches for 50 steps",
     gain=(

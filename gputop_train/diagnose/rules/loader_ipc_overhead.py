@@ -4,8 +4,9 @@ Looks for, either: batches ready at >= 75% of the polls and yet a wait in next()
 the workers make a step's batches in <= 60% of a step without a wait (T - E) while the queue is
 empty, and the workers are busy outside the fetch (pickling) or nothing is pinned. Both need
 the trainer to have had its core: run_delay < 0.1 (proposed); unmeasured, it is information only.
-Differential: an empty queue behind slow workers (``prep-stall``, ``fetch-stall``); a busy pinning
-thread (``pin-memory-thread``); other programs on the trainer's core.
+Differential: preparation in the loop once a batch was received; an empty queue behind slow workers
+(``prep-stall``, ``fetch-stall``); a busy pinning thread (``pin-memory-thread``); other programs on
+the trainer's core.
 Fix: fewer and larger tensors, no Python objects (pytorch #24984, #77139, #25010). Never more
 workers. Probe: replay a list of CPU batches, then of pinned ones. Gain: T / (T - E).
 """
@@ -31,6 +32,7 @@ from gputop_train.diagnose.rules.base import (
 )
 from gputop_train.diagnose.rules.input_bound import TRAINER_DENIED
 from gputop_train.diagnose.supply import (
+    IN_LOOP,
     MOSTLY_READY,
     Pace,
     Supply,
@@ -54,6 +56,8 @@ def refine(window: Window, found: Finding) -> Refinement | Abstention | RuledOut
     loader = supply.loader
     if loader is None or loader.num_workers == 0:
         return RuledOut(ID, "no batch crosses processes")
+    if supply.in_loop:
+        return RuledOut(ID, IN_LOOP)
     if supply.waits.few:
         return RuledOut(ID, "the wait is in a few steps: what is handed over is alike in all")
     if drawing(window, supply) is not None:
@@ -166,6 +170,7 @@ PAGE = Page(
         "prep-stall, fetch-stall: the queue is empty because the workers are slow",
         "pin-memory-thread: the queue is empty, the workers idle, memory is pinned",
         "other programs on the trainer's core",
+        "augmentation in the loop, after next(): input-bound names its line",
     ),
     mend=(
         "fewer, larger tensors and no Python objects in a batch",

@@ -12,15 +12,9 @@ from __future__ import annotations
 
 from gputop_train.diagnose.accounting import account
 from gputop_train.diagnose.drawing import DRAWS, drawing
-from gputop_train.diagnose.loading_advice import ASKS, at, bounded, loader_at, places
-from gputop_train.diagnose.loading_model import (
-    WORTH,
-    LoadModel,
-    WorkerPlan,
-    load_model,
-    plan_workers,
-    role_cores,
-)
+from gputop_train.diagnose.first_workers import FirstWorkers, first_workers
+from gputop_train.diagnose.loading_advice import ASKS, at, loader_at, places
+from gputop_train.diagnose.loading_model import HAS_CORE, WORTH
 from gputop_train.diagnose.rules.base import (
     COVERAGE,
     INFO,
@@ -34,9 +28,9 @@ from gputop_train.diagnose.rules.base import (
     percent,
     span,
 )
-from gputop_train.diagnose.supply import Supply, feeding, mean, supply_of
+from gputop_train.diagnose.supply import IN_LOOP, Supply, feeding, mean, supply_of
 from gputop_train.diagnose.window import Window
-from gputop_train.model import Abstention, Advice, Evidence, Finding, Gain, Loader, Where
+from gputop_train.model import Abstention, Advice, Evidence, Finding, Loader, Where
 
 ID = "main-process-loading"
 #: From here on an item is many small files (proposed, as for fetch-stall).
@@ -54,24 +48,25 @@ def refine(window: Window, found: Finding) -> Refinement | Abstention | RuledOut
     alone = [ld for ld in loaders if ld.num_workers == 0]
     if not alone:
         return RuledOut(ID, "worker processes load")
+    if supply.in_loop:
+        return RuledOut(ID, IN_LOOP)
     if supply.waits.at_epoch_starts:
         return RuledOut(ID, "a batch is prepared quickly, what begins an epoch is slow")
     if drawing(window, supply) is not None:
         return RuledOut(ID, DRAWS)
     wait = sum(ld.wait_ns for ld in loaders)
     covers = sum(ld.wait_ns for ld in alone) / wait if wait else len(alone) / len(loaders)
-    model = load_model(window, found.lost_share)
-    # Workers would each read a whole IterableDataset: the data would come several times.
-    plan = None if model is None or alone[0].iterable else plan_workers(model)
-    where = places(window, supply)
+    more = first_workers(window, found, alone[0])
+    advised = more is None or more.why_not is None
+    where = places(window, supply, costly_first=not advised)
     return Refinement(
         ID,
         covers,
         "The training process prepares every batch itself (num_workers=0).",
         evidence=_evidence(window, supply),
         where=where,
-        advice=_advice(window, alone[0], model, plan, where),
-        gain=_gain(found, plan),
+        advice=_advice(window, alone[0], more, where),
+        gain=more.gain if more is not None and advised else None,
     )
 
 
@@ -97,19 +92,8 @@ def _reads_an_item(window: Window, supply: Supply) -> float | None:
     return calls * step_ms / 1e3 / (items * supply.batches_per_step)
 
 
-def _gain(found: Finding, plan: WorkerPlan | None) -> Gain | None:
-    if plan is None or plan.high < 1 + WORTH:
-        return None  # no number of workers is advised
-    text = f"slowest of trainer, {plan.workers} worker{'s' * (plan.workers > 1)}, cores as measured"
-    return bounded(found, plan.low, plan.high, text)
-
-
 def _advice(
-    window: Window,
-    loader: Loader,
-    model: LoadModel | None,
-    plan: WorkerPlan | None,
-    where: tuple[Where, ...],
+    window: Window, loader: Loader, more: FirstWorkers | None, where: tuple[Where, ...]
 ) -> tuple[Advice, ...]:
     line = loader_at(loader)
     if loader.iterable:
@@ -121,7 +105,7 @@ def _advice(
                 "num_workers."
             ),
         )
-    if plan is None or model is None:
+    if more is None:
         return (
             Advice(
                 f"Load in worker processes{line}: num_workers 0 -> 2, then double it while the "
@@ -144,56 +128,33 @@ def _advice(
             f"Return one array or tensor a field{at(loader.source)}, not lists of numbers: the "
             f"default collate_fn takes {percent(fetch.collate)} of a batch's time"
         )
-    if plan.high < 1 + WORTH:
-        return _no_room(window, loader, model, cheaper)
-    needed = model.prepare_ms / max(model.floor_ms, 0.02 * model.step_ms)
-    steps = [
-        Advice(
-            f"num_workers 0 -> {plan.workers}{line}: {model.cores:.0f} cores, "
-            f"{role_cores(window, 'trainer') or 1.0:.1f} busy; a batch takes "
-            f"{ms(model.prepare_ms)} to prepare and {ms(model.floor_ms)} to train on, so "
-            f"{needed:.1f} workers keep up"
-            f"{_why(needed, plan, model)}."
-            f"{' If the step stays as long, set it back.' if plan.low < 1 else ''}",
-            {"num_workers": plan.workers},
-        )
-    ]
+    if more.why_not is not None:
+        return _no_room(window, more, cheaper)
+    steps = [more.advice()]
     if loader.epochs > 1:
         steps.append(
             Advice(
                 f"Keep the workers between epochs ({loader.epochs} seen): "
                 f"persistent_workers=True{line}.",
-                {"num_workers": plan.workers, "persistent_workers": True},
+                {"num_workers": more.plan.workers, "persistent_workers": True},
             )
         )
-    steps.append(
-        Advice(f"If a batch still takes {ms(model.prepare_ms)}: {cheaper[0].lower()}{cheaper[1:]}.")
-    )
+    still = f"If a batch still takes {ms(more.model.prepare_ms)}"
+    steps.append(Advice(f"{still}: {cheaper[0].lower()}{cheaper[1:]}."))
     return tuple(steps)
 
 
-def _why(needed: float, plan: WorkerPlan, model: LoadModel) -> str:
-    """Why the number advised is not the number needed."""
-    if plan.workers + 1 <= needed:
-        return f"; beyond {plan.workers} another one brings less than {percent(WORTH)} here"
-    return "; a worker is slower than the training process" if plan.workers > needed + 1 else ""
-
-
-def _no_room(window: Window, loader: Loader, model: LoadModel, cheaper: str) -> tuple[Advice, ...]:
+def _no_room(window: Window, more: FirstWorkers, cheaper: str) -> tuple[Advice, ...]:
     host = window.host[-1] if window.host else None
     total = host.cpus_total if host is not None else None
-    steps = [
-        Advice(
-            f"{cheaper}. Workers{loader_at(loader)} bring nothing on the {model.cores:.3g} core"
-            f"{'s' * (model.cores >= 2)} this run may use."
-        )
-    ]
-    if total is not None and total >= 2 * model.cores:
+    line, cores = loader_at(more.loader), more.model.cores
+    steps = [Advice(f"{cheaper}. Workers{line} {more.why_not}.")]
+    if total is not None and total >= 2 * cores and more.plan.high < 1 + WORTH:
         steps.insert(
             0,
             Advice(
-                f"Widen the CPU mask or quota: {model.cores:.3g} of {total} cores may be used; "
-                f"then set num_workers{loader_at(loader)} from 0 to 2 and double it while it helps."
+                f"Widen the CPU mask or quota: {cores:.3g} of {total} cores may be used; "
+                f"then set num_workers{line} from 0 to 2 and double it while it helps."
             ),
         )
     return tuple(steps)
@@ -229,11 +190,18 @@ PAGE = Page(
             f"while the step shortens by {percent(WORTH)} or more",
             "proposed",
         ),
+        Threshold(
+            "no worker is advised: cores left idle beside other programs, or the lower end of what "
+            "it is expected to bring where the CPU trains",
+            f"< {HAS_CORE}, or <= {1 + WORTH:.2f}x",
+            "proposed; 0.67 to 0.9 times as fast, measured, where 1.0 to 1.2 was expected",
+        ),
     ),
     mistaken_for=(
         "in-memory data, where 0 workers is fastest: there is no wait then",
         "what begins an epoch: the waits lie an epoch apart",
         "slow-collate: a collate_fn of the person's own costs it",
+        "preparation in the loop, once next() has returned: input-bound names its line",
         "a loop without a DataLoader: the function that makes the batch is named instead",
     ),
     mend=(

@@ -43,6 +43,7 @@ from gputop_train.diagnose.rules.base import (
 from gputop_train.diagnose.supply import (
     BUSY_WORKER,
     IDLE_WORKER,
+    IN_LOOP,
     QUEUE_EMPTY,
     Pace,
     Supply,
@@ -63,6 +64,8 @@ def refine(window: Window, found: Finding) -> Refinement | Abstention | RuledOut
     loader = supply.loader
     if loader is None or loader.num_workers == 0:
         return RuledOut(ID, "there are no workers")
+    if supply.in_loop:
+        return RuledOut(ID, IN_LOOP)
     if supply.waits.in_bursts:
         return RuledOut(ID, "the wait is in a few steps, not in the mean")
     if len(supply.workers) < loader.num_workers:
@@ -104,10 +107,7 @@ def _named(
     each = f"each of {loader.num_workers} workers" if loader.num_workers > 1 else "the one worker"
     one = f"a batch may take {target} in {each}"
     steps.append(
-        Advice(
-            f"Make preparation cheaper{code}: {full}{one} to keep up. py-spy dump --pid "
-            f"{supply.workers[0].pid} shows which line a worker is on."
-        )
+        Advice(f"Make preparation cheaper{code}: {full}{one} to keep up.{_look(window, supply)}")
     )
     steps.append(
         Advice(
@@ -135,6 +135,12 @@ def _named(
         advice=tuple(steps),
         gain=gain,
     )
+
+
+def _look(window: Window, supply: Supply) -> str:
+    """How to see what a worker does, while there is one."""
+    pid = supply.workers[0].pid
+    return "" if window.final else f" py-spy dump --pid {pid} shows which line a worker is on."
 
 
 def _full(window: Window, loader: Loader) -> str:
