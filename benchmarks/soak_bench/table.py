@@ -14,12 +14,14 @@ MEMORY_MB_PER_H, COUNT_PER_H = 1.0, 0.5
 MEMORY_MB_PER_DAY, COUNT_PER_DAY, STORE_MB_PER_DAY = 0.5, 0.1, 1.0
 #: One run may take this much of disk by default housekeeping (5 GB for all runs) and still be kept.
 STORE_MB_PER_H = 5_000 / (24 * DAYS)
-#: Where a file cannot grow further: retention and limits of docs/store.md and design.md.
+_MIB = 1.048576
+#: Where a file cannot grow further: retention and limits of docs/store.md and design.md. Of rings
+#: there are two where one process follows another: one is read to its end as the next begins.
 CAPS_MB = {
-    "log of the store (-wal)": (256, "commits wait above 256 MB"),
-    "rings": (2, "2 MB a process"),
-    "output.log": (272, "256 MB of the newest text, and a sixteenth"),
-    "supervisor.log": (1, "1 MB"),
+    "log of the store (-wal)": (256 * _MIB, "commits wait above 256 MiB"),
+    "rings": (2 * 2 * _MIB, "2 MiB a process, two as one follows another"),
+    "output.log": (272 * _MIB, "256 MiB of the newest text, and a sixteenth"),
+    "supervisor.log": (1 * _MIB, "1 MiB"),
 }
 MEMORY = {"rss_mb": "RSS", "pss_mb": "PSS", "private_mb": "private"}
 COUNTS = {"fds": "descriptors", "threads": "threads"}
@@ -115,7 +117,7 @@ def _files(steady: Sequence[dict[str, Any]]) -> Iterator[str]:
         projected, judged, bound = "", "", ""
         if name in CAPS_MB:
             cap, why = CAPS_MB[name]
-            bound, judged = f"{cap} MB: {why}", "within" if found.highest <= cap else "**over**"
+            bound, judged = f"{cap:.0f} MB: {why}", "within" if found.highest <= cap else "**over**"
             if found.slope is not None:
                 projected = f"{min(cap, found.last + found.slope * 24 * DAYS):.0f} MB"
         elif found.slope is not None and name == "store":
@@ -222,7 +224,7 @@ def _files_by_day(
         found = trend(*zip(*((s["t_s"] / DAY_S, s["files"][name]) for s in steady), strict=True))
         if name in CAPS_MB:
             cap, why = CAPS_MB[name]
-            bound, judged = f"{cap} MB: {why}", "within" if found.highest <= cap else "**over**"
+            bound, judged = f"{cap:.0f} MB: {why}", "within" if found.highest <= cap else "**over**"
         else:
             bound, judged = f"{STORE_MB_PER_DAY:g} MB a day", found.verdict(STORE_MB_PER_DAY)
         yield (

@@ -42,10 +42,14 @@ def test_starved_waits_for_a_loader_in_its_own_process_and_workers_mend_it(tmp_p
     assert (verdict["id"], verdict["refined"]) == ("input-bound", "main-process-loading")
     assert places(verdict)[0] == ("starved.py", line_of("starved", "loader = DataLoader("))
     assert report["time"]["shares"]["data_wait"] > 0.4
+    settings = [a["setting"] for a in verdict["advice"] if a["setting"]]
+    if not settings:  # other tests have the cores: a worker would have none, and that is said
+        assert any("other programs keep" in a["text"] for a in verdict["advice"])
+        return
     low, high = verdict["gain"]["expected"]
     assert 1 < low <= high <= verdict["gain"]["ceiling"]
 
-    (setting,) = [a["setting"] for a in verdict["advice"] if a["setting"]]
+    (setting,) = settings
     workers = setting["num_workers"]
     mended = watch(
         tmp_path, "starved", "--steps", "60", options=("--set", f"num_workers={workers}")
