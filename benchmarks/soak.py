@@ -35,6 +35,7 @@ def main() -> int:
     length.add_argument("--minutes", type=float, help="of real time; 60 if neither is given")
     parser.add_argument("--device", default="cpu", help="cpu or cuda, for the real training")
     parser.add_argument("--every", type=float, default=5.0, help="seconds between samples")
+    parser.add_argument("--turn", type=float, default=30.0, help="seconds a page is in front")
     parser.add_argument("--settle", type=float, help="minutes left out; a third if not given")
     parser.add_argument("--compressed", action="store_true", help="a made run in our own time")
     parser.add_argument("--days", type=float, default=30.0, help="of a made run")
@@ -76,7 +77,7 @@ def soak(args: argparse.Namespace, place: Path) -> dict[str, object]:
     from soak_bench import live
 
     minutes = args.minutes or (args.hours or 1.0) * 60
-    found = live.soak(place, minutes, args.device, args.every, say)
+    found = live.soak(place, minutes, args.device, args.every, args.turn, say)
     return {"compressed": False, "minutes": minutes, "device": args.device, **found}
 
 

@@ -26,8 +26,8 @@ from soak_bench.proc import children, held, size_mb
 
 HOME = Path(__file__).resolve().parents[2]
 TRAINING = Path(__file__).with_name("training.py")
-#: The screen's pages, one every half minute, in turn.
-KEYS, KEY_S = "23456789e1", 30.0
+#: The screen's pages, in turn.
+KEYS = "23456789e1"
 READ_S = 60.0
 
 
@@ -72,7 +72,12 @@ def environment() -> dict[str, str]:
 
 
 def soak(
-    folder: Path, minutes: float, device: str, every_s: float, say: Callable[[str], None]
+    folder: Path,
+    minutes: float,
+    device: str,
+    every_s: float,
+    turn_s: float,
+    say: Callable[[str], None],
 ) -> dict[str, Any]:
     """Train for a while, watched and not, and sample everything that is ours.
 
@@ -81,6 +86,7 @@ def soak(
         minutes: Length of the training.
         device: Where the training trains.
         every_s: Seconds from one sample to the next.
+        turn_s: Seconds a page of the screen stays in front.
         say: Progress, a line at a time.
 
     Returns:
@@ -100,7 +106,7 @@ def soak(
     )  # fmt: skip
     screen = Screen([*own, sys.executable, *arguments, str(folder / "watched")], environ, folder)
     try:
-        return _watch(screen, bare, root, minutes, every_s, say)
+        return _watch(screen, bare, root, minutes, every_s, turn_s, say)
     finally:
         for process in (screen.process, bare):
             if process.poll() is None:
@@ -116,6 +122,7 @@ def _watch(
     root: Path,
     minutes: float,
     every_s: float,
+    turn_s: float,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
     began = time.monotonic()
@@ -124,7 +131,7 @@ def _watch(
     run = json.loads((run_dir / "run.json").read_text())
     samples: list[dict[str, Any]] = []
     stops = began + minutes * 60 - 5  # from then on it ends, which is no steady state
-    keys, due_key, due_read, due_line = 0, KEY_S, 30.0, 0.0
+    keys, due_key, due_read, due_line = 0, turn_s, 30.0, 0.0
     trainer = int(run["child"]["pid"])
     while time.monotonic() < end and held(trainer) is not None:
         at = time.monotonic()
@@ -134,7 +141,7 @@ def _watch(
             screen.drain(left)
         t_s = time.monotonic() - began
         if t_s >= due_key:
-            due_key = t_s + KEY_S
+            due_key = t_s + turn_s
             screen.type(KEYS[keys % len(KEYS)])
             keys += 1
         sample = _sample(t_s, run_dir, run, screen, trainer, bare.pid)
