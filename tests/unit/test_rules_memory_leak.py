@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from synthetic_windows import loader, make_steps, probe, window
 
+from gputop_train.diagnose.engine import diagnose
 from gputop_train.diagnose.rules import memory_leak
 from gputop_train.diagnose.rules.base import RuledOut
 from gputop_train.model import Abstention, Finding
@@ -127,6 +128,28 @@ def test_the_time_left_follows_from_the_rate():
     assert values["time until memory runs out"] == (pytest.approx(20, rel=0.05), "min")
     assert found.severity == "critical"
     assert "20 min" in found.summary
+
+
+@pytest.mark.parametrize(
+    ("on_gpu", "grown", "first"),
+    [
+        (False, 200, "memory-leak"),  # out of memory in 20 minutes
+        (False, 20, "input-bound"),  # in hours: a replay buffer grows just so until it is full
+        (True, 2000, "memory-leak"),  # in hours, of a card that is the run's own
+    ],
+)
+def test_host_memory_that_lasts_for_hours_yields_to_what_costs_time_now(on_gpu, grown, first):
+    waits = make_steps(400, {"data_wait": 9, "forward": 41}, exposed={"data_wait": 9})
+    told = diagnose(
+        window(
+            waits,
+            memory=list(rising(grown, 60 if grown == 20 else 2000 if on_gpu else 300)),
+            on_gpu=on_gpu,
+            loaders=(loader(num_workers=0, epochs=3, length=100, batches=300),),
+            **({"util": 80, "device_bytes": 140_000 * MB} if on_gpu else {}),
+        )
+    )
+    assert told.verdict.id == first
 
 
 @pytest.mark.parametrize("samples", [14, 20, 40, 2000])

@@ -285,8 +285,9 @@ def _advice(trend: Growth, on_gpu: bool) -> tuple[Advice, ...]:
     # since free memory around them cannot be joined.
     return (
         Advice(
-            f"{kept} Look where they are stored (a list of losses, a running sum, a hook): store "
-            "loss.item() or x.tolist(). A kept .detach() still scatters the heap."
+            f"{kept} Look where (a list of losses, a running sum, a hook; a replay buffer with a "
+            "limit ends by itself): store loss.item() or x.tolist(). A kept .detach() still "
+            "scatters the heap."
         ),
         Advice(
             "If it goes on, count the tensors in gc.get_objects() 100 steps apart: more of them "
@@ -300,11 +301,13 @@ def urgency(window: Window) -> float:
     """The lost wall share this leak stands for when findings are ranked (engine.py).
 
     A run that dies of it within the hour loses everything; within a day as much as a critical
-    finding; otherwise it yields to any other warning.
+    finding; otherwise it yields to any other warning. Host memory yields from an hour on: what has
+    a limit (a replay buffer, a cache) grows just so until it is full.
     """
     trend = growth(window)
     eta = _eta_s(window, trend, _capacity(window)) if trend is not None else None
-    if eta is None or eta >= TODAY_S:
+    far = TODAY_S if trend is not None and trend.basis == "cuda-allocator" else SOON_S
+    if eta is None or eta >= far:
         return 0.03
     return 1.0 if eta < SOON_S else 0.20
 
