@@ -101,7 +101,8 @@ def test_each_step_is_counted_once_and_the_batches_of_it_are_kept_together(seen,
 def test_the_wait_for_data_is_as_long_as_the_loop_itself_says(seen, name):
     own, read_ = seen(name)
     waited = sum(own["waits"][PLANTED[name] :])
-    assert read_.seconds("data_wait") == pytest.approx(waited, rel=0.1, abs=0.03)
+    # 50 ms: what a crowded machine adds between the loop's clock and ours, over all its waits.
+    assert read_.seconds("data_wait") == pytest.approx(waited, rel=0.1, abs=0.05)
 
 
 @pytest.mark.parametrize("name", SAMPLED)
