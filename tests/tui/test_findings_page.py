@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,15 @@ def test_rows_fit_every_size_in_both_alphabets(
         rows, _ = findings_rows(VIEWS[view], looking, width, height, glyphs)
         assert len(rows) <= height + 4
         assert all(width_of(row) <= width + 2 for row in rows)
+
+
+@pytest.mark.parametrize("width", range(60, 121))
+def test_a_headline_keeps_apart_what_it_says(width: int) -> None:
+    for view in VIEWS.values():
+        rows, _ = findings_rows(view, Looking(), width, 30, UNICODE)
+        for row in rows[:4]:
+            text = "".join(span for span, _ in row)
+            assert not re.search(r"\w(?:critical|warn|confidence) ", text), text
 
 
 # -- what it is made from --------------------------------------------------------------------------

@@ -118,7 +118,7 @@ def _headline(words: str, said: Claim | Whole, aside: str, width: int, glyphs: G
     parts = [said.severity, f"confidence {said.confidence}" if said.confidence else ""]
     parts.append(f"{percent(lost)} of wall" if lost is not None and lost >= 0.005 else "")
     kept = [part for part in (*parts, aside) if part]
-    while kept and width_of(left) + len("  ".join(kept)) + 3 > width:
+    while kept and width_of(left) + len(glyphs.sep.join(kept)) + 3 > width:
         kept.pop(0 if len(kept) > 1 else -1)
     return spread(left, [(glyphs.sep.join(kept), "muted"), (" ", "text")], width, glyphs)
 
@@ -183,7 +183,7 @@ def _history_row(view: FindingsView, claim: Claim, here: bool, width: int, glyph
             left.append((f"   {clip(plain(note, glyphs), room, glyphs)}", "muted"))
         return fit(left, width, glyphs)
     kept = [claim.severity, claim.confidence, _lost(claim)]
-    while kept and width_of(left) + len("  ".join(kept)) + 3 > width:
+    while kept and width_of(left) + len(glyphs.sep.join(kept)) + 3 > width:
         kept.pop(0)
     return spread(
         left, [(glyphs.sep.join(filter(None, kept)), "muted"), (" ", "text")], width, glyphs
