@@ -85,7 +85,8 @@ _TENSOR = re.compile(
     r"|gather|cumsum|cumprod|unsqueeze|squeeze|permute|transpose|reshape|view|expand|sin|cos|abs"
     r"|softplus|var|std|pow_|mul_?|add_?|div_?)\("
 )
-_CALLED = re.compile(r"[\w.]+(?=\()")
+#: Names of what a line calls.
+CALLED = re.compile(r"[\w.]+(?=\()")
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +212,7 @@ def _before(window: Window, site: Site, loops: dict[tuple[str, str], int]) -> bo
 def _names(site: Site, loops: dict[tuple[str, str], int]) -> str:
     """What it is called and what it calls; the loop's name says nothing of one of its lines."""
     own = "" if (site.file, site.func) in loops else site.func
-    return " ".join([own, *(f"{called}(" for called in _CALLED.findall(site.call))])
+    return " ".join([own, *(f"{called}(" for called in CALLED.findall(site.call))])
 
 
 def _models(site: Site, loops: dict[tuple[str, str], int]) -> bool:

@@ -30,8 +30,8 @@ def judged(store: Path, environ: Mapping[str, str]) -> dict[str, Any]:
         environ: Of the child process.
 
     Returns:
-        ``status``, ``note``, ``verdict`` (its headline, or ``None``) and ``idle`` (exposed idle
-        share of wall time by label).
+        ``status``, ``note``, ``verdict`` (as the report has it, or ``None``) and ``idle`` (exposed
+        idle share of wall time by label).
 
     Raises:
         JudgingError: The process failed or took too long.
@@ -63,7 +63,7 @@ def judged(store: Path, environ: Mapping[str, str]) -> dict[str, Any]:
 
 def _answer(store: Path) -> dict[str, Any]:
     from gputop_train.diagnose import engine, evidence
-    from gputop_train.report.json import exposed_idle
+    from gputop_train.report.json import exposed_idle, finding_body, plain
     from gputop_train.store.errors import StoreError
     from gputop_train.store.reader import RunReader
 
@@ -73,21 +73,11 @@ def _answer(store: Path) -> dict[str, Any]:
     except StoreError as error:
         return {"error": str(error)}
     found = engine.diagnose(window)
-    verdict = found.verdict
     return {
         "status": found.status,
         "note": found.note,
-        "idle": dict(exposed_idle(window)),
-        "verdict": None
-        if verdict is None
-        else {
-            "id": verdict.id,
-            "refined": verdict.refined,
-            "severity": verdict.severity,
-            "confidence": verdict.confidence,
-            "lost_share": verdict.lost_share,
-            "summary": verdict.summary,
-        },
+        "idle": exposed_idle(window),
+        "verdict": None if found.verdict is None else plain(finding_body(found.verdict)),
     }
 
 

@@ -171,17 +171,24 @@ def _candidate(one: Candidate) -> dict[str, Any]:
         "speedup": compared.speedup if compared else None,
         "interval": list(compared.interval) if compared and compared.interval else None,
         "pairs": compared.pairs if compared else 0,
-        "predicted": prediction.value if prediction else None,
-        "predicted_interval": (
-            list(prediction.interval) if prediction and prediction.interval else None
-        ),
-        "predicted_at_least": bool(prediction and prediction.at_least),
+        **_predicted(prediction),
         "predicted_basis": prediction.basis if prediction else "",
         "verdict": compared.verdict if compared else None,
         "why": one.why or (compared.why if compared else ""),
         "losses": one.losses,
         "sentence": one.sentence,
         "leg": summed_up(one.measured),
+    }
+
+
+def _predicted(prediction: Prediction | None) -> dict[str, Any]:
+    """What was said before it was tried, as a candidate and its row of the table have it."""
+    return {
+        "predicted": prediction.value if prediction else None,
+        "predicted_interval": (
+            list(prediction.interval) if prediction and prediction.interval else None
+        ),
+        "predicted_at_least": bool(prediction and prediction.at_least),
     }
 
 
@@ -227,11 +234,7 @@ def _row(
         "gpu_busy": found.get("gpu_busy"),
         "speedup": compared.speedup if compared else None,
         "interval": list(compared.interval) if compared and compared.interval else None,
-        "predicted": prediction.value if prediction else None,
-        "predicted_interval": (
-            list(prediction.interval) if prediction and prediction.interval else None
-        ),
-        "predicted_at_least": bool(prediction and prediction.at_least),
+        **_predicted(prediction),
         "verdict": verdict,
         "cost_per_million": cost,
         "phases": found.get("phases") or {},

@@ -46,6 +46,7 @@ from gputop_train.diagnose.rules.base import (
     top_sites,
     where,
 )
+from gputop_train.diagnose.user_code import CALLED
 from gputop_train.diagnose.window import Window
 from gputop_train.model import Abstention, Advice, Evidence, Finding, Loader, Site, Where
 
@@ -81,7 +82,6 @@ WRITES = re.compile(
     r"|\b(?:np\.save\w*|imsave|imwrite|save_image|savefig|write_\w+)\(|add_(?:images?|figure|video)\(",
     re.IGNORECASE,
 )
-_CALLED = re.compile(r"[\w.]+(?=\()")
 
 
 def judge(window: Window) -> Judgement:
@@ -129,7 +129,7 @@ def _previews(window: Window, pattern: Periodic, share: float) -> bool:
     if regular is None or regular.every is None:
         return False
     blocks = _largest(window, share)
-    names = [" ".join([s.func, *_CALLED.findall(s.call)]) for s in blocks]
+    names = [" ".join([s.func, *CALLED.findall(s.call)]) for s in blocks]
     if not blocks or any(COLLECTS.search(text) for text in names):
         return False
     if any(PREVIEWS.search(text) for text in names):

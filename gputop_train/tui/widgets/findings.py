@@ -117,9 +117,14 @@ def _headline(words: str, said: Claim | Whole, aside: str, width: int, glyphs: G
     lost = said.lost if isinstance(said, Whole) else said.lost_last
     parts = [said.severity, f"confidence {said.confidence}" if said.confidence else ""]
     parts.append(f"{percent(lost)} of wall" if lost is not None and lost >= 0.005 else "")
-    kept = [part for part in (*parts, aside) if part]
+    return _beside(left, (*parts, aside), width, glyphs)
+
+
+def _beside(left: list[Span], parts: Sequence[str], width: int, glyphs: Glyphs) -> Row:
+    """A row with the last of its parts at the right edge, as many as leave a gap."""
+    kept = [part for part in parts if part]
     while kept and width_of(left) + len(glyphs.sep.join(kept)) + 3 > width:
-        kept.pop(0 if len(kept) > 1 else -1)
+        kept.pop(0)
     return spread(left, [(glyphs.sep.join(kept), "muted"), (" ", "text")], width, glyphs)
 
 
@@ -182,12 +187,7 @@ def _history_row(view: FindingsView, claim: Claim, here: bool, width: int, glyph
         if room >= 12:
             left.append((f"   {clip(plain(note, glyphs), room, glyphs)}", "muted"))
         return fit(left, width, glyphs)
-    kept = [claim.severity, claim.confidence, _lost(claim)]
-    while kept and width_of(left) + len(glyphs.sep.join(kept)) + 3 > width:
-        kept.pop(0)
-    return spread(
-        left, [(glyphs.sep.join(filter(None, kept)), "muted"), (" ", "text")], width, glyphs
-    )
+    return _beside(left, (claim.severity, claim.confidence, _lost(claim)), width, glyphs)
 
 
 def _lost(claim: Claim) -> str:
