@@ -293,8 +293,37 @@ def test_a_burst_makes_launch_bound_certain_and_shows_the_kernels():
     assert shown["GPU busy, union of kernels"] == (0.3, "of wall")
 
 
-def test_idle_time_that_follows_reads_counts_although_the_host_was_hardly_blocked():
-    steps = make_steps(100, {"sync": 0.2, "other": 4, "forward": 5.8}, exposed={"sync": 3}, syncs=1)
-    found = sync(steps, util=50)
+def test_idle_time_after_a_short_block_is_the_hosts_own_way_to_its_next_launch():
+    # The host is blocked for 2% of the step: without the reads it would take as long.
+    usual = {"sync": 0.2, "other": 4, "forward": 5.8}
+    found = sync(make_steps(100, usual, exposed={"sync": 3}, syncs=1), util=50)
+    assert isinstance(found, RuledOut)
+
+
+def test_reads_cost_no_more_than_the_host_is_blocked_in_them():
+    usual = {"sync": 1, "gpu_wait": 0.5, "other": 2, "forward": 6.5}
+    found = sync(make_steps(100, usual, exposed={"sync": 3}, syncs=1), util=50)
     assert isinstance(found, Finding)
-    assert found.lost_share == pytest.approx(0.3)
+    assert found.lost_share == pytest.approx(0.15)
+
+
+@pytest.mark.parametrize(
+    ("usual", "exposed"),
+    [
+        # A wait of 12% beside 69% idle behind launches; the same of a read in each step.
+        ({"data_wait": 1.2, **LAUNCHING}, {"data_wait": 1, "launch": 7.6}),
+        ({"h2d": 1.2, **LAUNCHING}, {"h2d": 1.2, "launch": 7.6}),
+        ({"sync": 0.7, **LAUNCHING}, {"sync": 0.5, "launch": 7.6}),
+    ],
+)
+def test_launches_that_far_outweigh_a_wait_are_named(usual, exposed):
+    steps = make_steps(100, usual, dry=0.9, exposed=exposed)
+    found = launch(steps, util=20)
+    assert isinstance(found, Finding)
+    wall = sum(usual.values())
+    spare = sum(usual.get(k, 0.0) - exposed.get(k, 0.0) for k in ("data_wait", "h2d", "sync"))
+    assert found.lost_share == pytest.approx((7.6 - spare) / wall)
+    # Behind a wait as long as themselves launches are not looked at.
+    longer = {k: v * 5 if k in ("data_wait", "h2d", "sync") else v for k, v in usual.items()}
+    told = exposed | {k: v * 4 for k, v in exposed.items() if k != "launch"}
+    assert isinstance(launch(make_steps(100, longer, dry=0.9, exposed=told), util=20), RuledOut)

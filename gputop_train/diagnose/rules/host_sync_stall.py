@@ -7,8 +7,9 @@ Two numbers: a *lower bound* (event pairs around the call with the idle time tha
 profiler burst's gaps behind blocking calls, or ``S - busy``), and a *model*: without the reads the
 host runs ahead and a step takes ``max(T - S, busy)``, so they cost ``min(S, idle)`` of what no
 earlier gate explains. Event pairs alone understate the damage: the run-ahead that a read destroys
-shows as launch idle behind it. Of the idle time behind a read, what the host spends in code outside
-the model is not the read's (``host-compute``).
+shows as launch idle behind it. Neither exceeds S: without its reads a host still takes ``T - S``,
+so of a long idle time behind a short block the rest is the host's own way to its next launch, in
+code outside the model (``host-compute``) or in launches (``launch-bound``).
 Lines are ordered by the idle time measured behind them, not by how long they block.
 Differential: S large while the GPU is busy is harmless; a host-bound loop finds the queue empty, S
 is small and the read costs nothing. A GradScaler reads by design: it is named where it costs, with
@@ -46,7 +47,6 @@ from gputop_train.diagnose.rules.base import (
 )
 from gputop_train.diagnose.rules.device_roundtrip import read_share
 from gputop_train.diagnose.stats import median
-from gputop_train.diagnose.user_code import sampled
 from gputop_train.diagnose.window import Window
 from gputop_train.model import Abstention, Advice, Evidence, Finding, Gain, Site, Where
 
@@ -58,8 +58,6 @@ MODEL_ALONE, MODEL_DRY = 0.15, 0.5
 READ_EVERY = 50
 #: Fewer pairs of events at a line say nothing of it.
 MIN_PAIRS = 3
-#: Fewer samples say nothing of what else the host does.
-MIN_SAMPLES = 10
 #: So many reads of one line a step are a loop over elements (proposed here).
 LOOP = 8
 
@@ -85,7 +83,7 @@ def sync_cost(window: Window) -> SyncCost:
         model = min(blocked, max(0.0, idle - _earlier_gates(window)))
     bounds = []
     if pairs is not None:
-        bounds.append((_of_reads(window, pairs, blocked), "GPU event pairs"))
+        bounds.append((min(pairs, blocked), "GPU event pairs"))
     if acc.burst is not None:
         bounds.append((acc.burst.sync, "idle behind blocking calls in a profiler burst"))
     if acc.busy_most is not None:
@@ -94,18 +92,6 @@ def sync_cost(window: Window) -> SyncCost:
         return SyncCost(blocked, None, None, "")
     lower, basis = max(bounds, key=lambda b: b[0])
     return SyncCost(blocked, lower, model, basis)
-
-
-def _of_reads(window: Window, pairs: float, blocked: float) -> float:
-    """Idle time behind reads without what the host spends in code of its own after them.
-
-    While that code runs the GPU is idle because of the code, whether or not a read came before it:
-    without the read the host would come to it just as soon. ``host-compute`` has it.
-    """
-    other = account(window).shares.get("other", 0.0)
-    if other < WARN or sum(s.count for s in sampled(window)) < MIN_SAMPLES:
-        return pairs
-    return max(pairs - other, min(pairs, blocked))
 
 
 def _earlier_gates(window: Window) -> float:

@@ -51,6 +51,11 @@ from gputop_train.model import Abstention, Advice, Evidence, Finding, Gain, Wher
 ID = "launch-bound"
 LAUNCH = 0.15
 DRY = 0.5
+#: Idle time behind launches that is so many times a wait's own share is not the wait's (proposed).
+OUTWEIGHS = 2.0
+#: A line that reads also launches what it reads (``p.grad.norm().item()``, 160 times a step on an
+#: H200: 11% blocked, 27% idle behind launches): its share counts so many times.
+READS = 2.0
 #: Utilisation agrees with kernel intervals within 10 to 30% of its value (measured on an H200).
 UTIL_MARGIN = 0.10
 #: A thread that launches as fast as it can keeps about one core.
@@ -120,13 +125,13 @@ def _refusal(window: Window) -> Abstention | RuledOut | None:
     if acc.dry is not None and acc.dry < DRY and acc.burst is None:
         return RuledOut(ID, f"the queue was empty at only {percent(acc.dry)} of the phase edges")
     data = acc.shares.get("data_wait", 0.0)
-    if data >= WARN:
+    if data >= WARN and not _outweighs(window, data):
         return RuledOut(ID, f"the queue is empty because data is waited for ({percent(data)})")
     copies = acc.shares.get("h2d", 0.0)
-    if copies >= WARN:
+    if copies >= WARN and not _outweighs(window, copies):
         return RuledOut(ID, f"the queue is empty because of blocking copies ({percent(copies)})")
     cost = sync_cost(window)
-    if (cost.lower or 0.0) >= INFO:
+    if (cost.lower or 0.0) >= INFO and not _outweighs(window, READS * cost.blocked):
         return RuledOut(ID, "the queue is empty because of blocking reads")
     trainer = role_cores(window, "trainer")
     if trainer is not None and trainer < BUSY_TRAINER:
@@ -136,12 +141,29 @@ def _refusal(window: Window) -> Abstention | RuledOut | None:
     return None
 
 
+def _outweighs(window: Window, share: float) -> bool:
+    """Whether launch idle is far more than a wait of this share can be behind."""
+    return _launch_share(window) - _spare(window) >= max(LAUNCH, OUTWEIGHS * share)
+
+
+def _spare(window: Window) -> float:
+    """Host time in waits beyond the idle time that is already counted as theirs.
+
+    Without its waits a host still takes ``T - D``: they explain no more idle time than this.
+    """
+    acc, cost = account(window), sync_cost(window)
+    spare = max(0.0, cost.blocked - (cost.lower or 0.0))
+    for label in ("data_wait", "h2d"):
+        spare += max(0.0, acc.shares.get(label, 0.0) - (acc.exposed.get(label) or 0.0))
+    return spare
+
+
 def _launch_share(window: Window) -> float:
     """Idle share that only the launching host can explain; conservative."""
     acc = account(window)
     measured = acc.exposed.get("launch")
     if measured is not None:
-        return measured
+        return max(0.0, measured - _spare(window))
     left = (acc.idle_share or 0.0) - UTIL_MARGIN * (acc.busy_most or 0.0)
     left -= sum(acc.shares.get(label, 0.0) for label in INTERRUPTIONS)
     for label in ("data_wait", "h2d", "comm"):
@@ -150,8 +172,11 @@ def _launch_share(window: Window) -> float:
     left -= sync_cost(window).model or 0.0
     compute = sum(acc.shares.get(label, 0.0) for label in COMPUTE)
     other = acc.shares.get("other", 0.0)
-    # Idle time while user code outside the model runs is that code's, in proportion.
-    return max(0.0, left) * compute / (compute + other) if compute > 0 else 0.0
+    # Idle time while user code outside the model runs is that code's, in proportion. Were all of it
+    # gone, a host that launches for C would still leave the GPU idle for C less what it computes.
+    shared = max(0.0, left) * compute / (compute + other) if compute > 0 else 0.0
+    alone = compute + acc.shares.get("gpu_wait", 0.0) - (acc.busy_most or 0.0)
+    return min(shared, max(0.0, alone))
 
 
 def _kernels(burst: Burst | None) -> tuple[Evidence, ...]:
@@ -308,6 +333,11 @@ RULE = Rule(
             Threshold("GPU idle behind launches", f">= {percent(LAUNCH)} of wall", "proposed"),
             Threshold("the same, critical", f">= {percent(CRITICAL)} of wall", "TraceML's bands"),
             Threshold("queue empty", f">= {percent(DRY)} of edges", "proposed; HTA's criterion"),
+            Threshold(
+                "or, beside data wait, copies (over 10% each) or reads (over 5%)",
+                f"launch idle >= {OUTWEIGHS:g} times their share, {OUTWEIGHS * READS:g} of reads",
+                "proposed",
+            ),
             Threshold("training process", f">= {BUSY_TRAINER} of a core", "proposed"),
         ),
         mistaken_for=(
