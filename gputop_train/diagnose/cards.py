@@ -20,12 +20,21 @@ AROUND_NS = 1_000_000_000
 LONGEST_GAP_NS = 12_000_000_000
 #: Compute capability from which tensor cores take fp32 as TF32, and from which there is GPM.
 TF32_FROM, GPM_FROM = (8, 0), (9, 0)
+#: A GPM reading tells of all the time since the one before it, so what counts is the time they
+#: cover, in more than two (proposed): a busy machine reads every 2 s, a quiet one every 0.5 s.
+GPM_READINGS, GPM_SPAN_NS = 3, 3_000_000_000
 
 
 def mean(values: Iterable[float | None]) -> float | None:
     """Mean of what was measured; ``None`` where nothing was."""
     known = [v for v in values if v is not None]
     return sum(known) / len(known) if known else None
+
+
+def gpm_tells(window: Window, counter: str) -> bool:
+    """Whether there are enough GPM readings of a counter, by name, to tell of a window."""
+    times = [g.t_ns for g in window.gpm if getattr(g, counter) is not None]
+    return len(times) >= GPM_READINGS and max(times) - min(times) >= GPM_SPAN_NS
 
 
 @once

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from synthetic_windows import UUID, gpm, loader, make_steps, probe, readings, window
+from synthetic_windows import MS, UUID, gpm, loader, make_steps, probe, readings, window
 
 from gputop_train.diagnose.engine import diagnose
 from gputop_train.diagnose.rules import (
@@ -19,7 +19,7 @@ from gputop_train.diagnose.rules import (
     no_tensor_cores,
 )
 from gputop_train.diagnose.rules.base import Refinement, RuledOut
-from gputop_train.model import Abstention, Finding, GpuSample
+from gputop_train.model import Abstention, Finding, GpmSample, GpuSample
 
 BUSY = {"gpu_wait": 16, "forward": 2, "backward": 2}
 IDLE_NOWHERE = {"data_wait": 0.0, "h2d": 0.0, "sync": 0.02}
@@ -420,3 +420,15 @@ def test_beside_a_busy_neighbour_other_causes_are_unsure():
     assert told["input-bound"] == "low"
     alone = diagnose(made(steps, util=47, loaders=(loader(),)))
     assert (alone.verdict.id, alone.verdict.confidence != "low") == ("input-bound", True)
+
+
+def test_few_readings_that_cover_the_window_tell_as_much_as_many():
+    far = tuple(
+        GpmSample(1_000 * MS + k * 2_400 * MS, UUID, tensor=0.01, sm=96.0) for k in range(5)
+    )
+    found = no_tensor_cores.judge(made(gpm=far))
+    assert isinstance(found, Finding)
+    assert (found.severity, found.confidence) == ("warn", "high")
+    # As many in less than three seconds are of a moment: a hint, as without any.
+    near = tuple(replace(g, t_ns=1_000 * MS + k * 500 * MS) for k, g in enumerate(far))
+    assert no_tensor_cores.judge(made(gpm=near)).severity == "info"

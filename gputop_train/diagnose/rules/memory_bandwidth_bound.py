@@ -10,7 +10,7 @@ Gain: none forecast: nothing here says which bytes are saved.
 
 from __future__ import annotations
 
-from gputop_train.diagnose.cards import mean
+from gputop_train.diagnose.cards import gpm_tells, mean
 from gputop_train.diagnose.rules.base import (
     Page,
     Refinement,
@@ -26,14 +26,13 @@ from gputop_train.model import Abstention, Advice, Finding, Gain
 ID = "memory-bandwidth-bound"
 DRAM_HIGH, TENSOR_LOW = 70.0, 50.0
 DRAM_SOME, SM_LOW = 50.0, 50.0
-MIN_GPM = 10
 
 
 def refine(window: Window, parent: Finding) -> Refinement | Abstention | RuledOut:
     """Whether what the GPU is busy with is its memory."""
     readings = [g for g in window.gpm if g.dram is not None]
     dram = mean(g.dram for g in readings)
-    if dram is None or len(readings) < MIN_GPM:
+    if dram is None or not gpm_tells(window, "dram"):
         return Abstention(ID, "DRAM activity (GPM: Hopper or newer)")
     tensor = mean(g.tensor for g in window.gpm)
     sm = mean(g.sm for g in window.gpm)

@@ -12,7 +12,7 @@ Gain: none forecast.
 from __future__ import annotations
 
 from gputop_train.diagnose.accounting import account
-from gputop_train.diagnose.cards import mean
+from gputop_train.diagnose.cards import gpm_tells, mean
 from gputop_train.diagnose.rules.base import (
     Confidence,
     Judgement,
@@ -31,7 +31,7 @@ ID = "misleading-utilization"
 UTIL = 80.0
 SM_LOW, SM_HARDLY = 50.0, 25.0
 POWER_PART = 0.50
-MIN_GPM, MIN_POWER = 10, 5
+MIN_POWER = 5
 
 
 def judge(window: Window) -> Judgement:
@@ -44,8 +44,7 @@ def judge(window: Window) -> Judgement:
         return RuledOut(ID, f"the driver reads {window.util_mean:.0f}%, which misleads nobody")
     if any((g.foreign_processes or 0) > 0 for g in window.gpu):
         return Abstention(ID, "utilisation of this run alone: others use the same GPU")
-    sm = [g.sm for g in window.gpm if g.sm is not None]
-    active = mean(sm) if len(sm) >= MIN_GPM else None
+    active = mean(g.sm for g in window.gpm) if gpm_tells(window, "sm") else None
     power = _power(window)
     if active is None:
         if power is None:

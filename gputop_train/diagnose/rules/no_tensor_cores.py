@@ -14,7 +14,7 @@ Gain: 1 / (1 - m + m / r) with the share m of matrix products, which nothing her
 from __future__ import annotations
 
 from gputop_train.diagnose.accounting import account
-from gputop_train.diagnose.cards import TF32_FROM, capability, mean, waits
+from gputop_train.diagnose.cards import TF32_FROM, capability, gpm_tells, mean, waits
 from gputop_train.diagnose.rules.base import (
     WARN,
     Judgement,
@@ -35,15 +35,13 @@ BUSY = 0.70
 #: Tensor activity in percent of time: 0.0 in the fp32 and idle stretches recorded on an H200, 14
 #: where bf16 products ran.
 TENSOR_AT_REST = 2.0
-MIN_GPM = 10
 
 
 def judge(window: Window) -> Judgement:
     """Judge one window."""
     if not window.on_gpu:
         return RuledOut(ID, "this run computes on the CPU")
-    tensor = [g.tensor for g in window.gpm if g.tensor is not None]
-    active = mean(tensor) if len(tensor) >= MIN_GPM else None
+    active = mean(g.tensor for g in window.gpm) if gpm_tells(window, "tensor") else None
     if active is not None and active >= TENSOR_AT_REST:
         return RuledOut(ID, f"the tensor cores are active {active:.0f}% of the time")
     refusal = _precision(window) or _load(window)
