@@ -56,7 +56,17 @@ EXPOSED_LABELS: tuple[str, ...] = (
 INTERRUPTION_LABELS: tuple[str, ...] = ("checkpoint", "eval", "gc", "compile", "logging", "restart")
 
 SiteKind = Literal[
-    "sync", "h2d", "save", "data", "eval", "logging", "sample", "loader", "nograd", "backward"
+    "sync",
+    "h2d",
+    "save",
+    "data",
+    "eval",
+    "logging",
+    "sample",
+    "loader",
+    "nograd",
+    "backward",
+    "thread",
 ]
 
 
@@ -70,7 +80,8 @@ class Site:
         kind: What was observed at this place.
         call: The call as the person wrote it where known, such as ``loss.item()``; else its name.
         label: For ``kind == "sample"``: the label the sampler gave. For ``"nograd"``: a name in the
-            block that only an evaluation would use, if any. Else ``None``.
+            block that only an evaluation would use, if any. For ``"thread"``, a line at which
+            another thread of the process ran: ``"feeds"`` where it fills a queue. Else ``None``.
         count: Occurrences (samples, for the sampler).
         total_ns: Host time spent, summed. 0 for samples.
         bytes: Bytes moved or written; ``None`` where it does not apply.

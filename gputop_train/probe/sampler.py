@@ -6,11 +6,12 @@ frame classes the stack; caches are keyed by ``id(code)``.
 
 from __future__ import annotations
 
+import _thread
 import re
 import sys
 from typing import Any
 
-from . import arming, sites
+from . import arming, others, sites
 from . import words as W
 from .hooks import WRAPPER_FILE, modes
 from .state import S, append, now
@@ -62,7 +63,7 @@ _WAITING = tuple(
 #: Copying weights into a network, as a target or an average of it, is called loading too.
 _DATA_NAME = re.compile(
     r"^(?!.*(?:state_?dict|model|weight|checkpoint|ckpt|param|network))(?:\w*_)?"
-    r"(get_?batch|next_?batch|make_?batch|batch(es)?|load(er)?|fetch|collate|sample_batch|read"
+    r"(get_?batch|next_?batch|make_?batch|(?:mini_?)?batch(es)?|load(er)?|fetch|collate|sample_batch|read"
     r"|prefetch|next_data|get_data|data|augment|tokenize|encode|decode|preprocess)(_|\Z)",
     re.I,
 )
@@ -95,6 +96,7 @@ _SAVER = re.compile(
     r"(?:model|network|checkpoint|ckpt|snapshot|weights|state_?dict|parameters|params|tensors)s?\Z"
 )
 _UNKNOWN, _WAIT = -1, -2
+_GENERATOR = 0x20  # inspect.CO_GENERATOR
 #: Where an event loop or a prompt waits for what comes next: a notebook's kernel between cells.
 _IDLE_FILES = ("selectors.py", "_pyrepl/unix_console.py", "_pyrepl/unix_eventqueue.py")
 #: So many samples in a row without the loop's frame, and it is looked for anew.
@@ -109,6 +111,7 @@ class Sampler:
     def __init__(self) -> None:
         self.count = 0
         self.cost_ns = 0
+        self._looks = 0
         self._labels: dict[int, int] = {}
         self._texts: dict[tuple[int, int], str] = {}
         self._kept: list[Any] = []
@@ -119,7 +122,14 @@ class Sampler:
     def sample(self) -> None:
         """Take one sample and write its words."""
         started = now()
-        frame = sys._current_frames().get(S.thread_id)
+        frames = sys._current_frames()
+        frame = frames.get(S.thread_id)
+        self._looks += 1
+        try:
+            if len(frames) > 2 and self._looks % others.EVERY == 0:
+                others.look(frames, _thread.get_ident())
+        finally:
+            del frames
         if frame is None:
             # No Python runs in it: a prompt that waits for its next line, a thread that has ended.
             append(started << 6 | W.SAMPLE)
@@ -232,7 +242,10 @@ class Sampler:
             name = child.f_code.co_name if child is not None else self._text(here)
             called = name.split("(")[0].rsplit(".", 1)[-1]
             fetches = child is None and _DATA_TEXT.search(_line(here))
-            if not waiting and _CODER_NAME.search(called) and _TENSOR_TEXT.search(_line(user)):
+            if child is not None and _yields(child):
+                # A generator that the loop draws from makes what it trains on.
+                label, place = W.L_DATA, user
+            elif not waiting and _CODER_NAME.search(called) and _TENSOR_TEXT.search(_line(user)):
                 label = W.L_FORWARD
             elif waiting or _DATA_NAME.search(called) or fetches:
                 label, place = W.L_DATA, here if fetches else loop
@@ -306,6 +319,12 @@ class Sampler:
 def _line(frame: Any) -> str:
     """The whole line, where the call's own text says too little: ``tokens[i:j].copy()``."""
     return sites.source(frame.f_code, -1, frame.f_lineno)
+
+
+def _yields(frame: Any) -> bool:
+    """Whether a frame is a generator of the person's own; a block's manager runs in contextlib."""
+    flags = getattr(frame.f_code, "co_flags", 0)  # a stack read from outside tells none
+    return bool(flags & _GENERATOR) and not sites.is_library(frame.f_code)
 
 
 def _waits_for_more(leaf: Any) -> bool:

@@ -57,6 +57,35 @@ LOOPS = {
         "data_wait",
         "get_batch",
     ),
+    "what a generator makes for the loop is data wait": (
+        """
+        def rows():
+            while True:
+                burn(30); yield torch.ones(2, 8)
+        def main():
+            for n, x in enumerate(rows()):
+                loss = slow(x).sum(); o.zero_grad(); loss.backward(); o.step()
+                if n == 59: break
+        main()
+        """,
+        "data_wait",
+        "time.perf_counter()",
+    ),
+    "a block's own manager is no data": (
+        """
+        import contextlib
+        @contextlib.contextmanager
+        def timed():
+            burn(15)
+            yield
+            burn(15)
+        for _ in range(60):
+            with timed():
+                loss = slow(torch.ones(2, 8)).sum(); o.zero_grad(); loss.backward(); o.step()
+        """,
+        "other",
+        "time.perf_counter()",
+    ),
     "a queue filled by a thread is data wait": (
         """
         import queue
@@ -105,7 +134,11 @@ def watch(tmp_path: Path, body: str) -> tuple[list[Step], list[tuple[str, int]]]
 
 
 #: Others like them are left.
-LONG = ("a queue filled by a thread is data wait", "bookkeeping in the loop is other")
+LONG = (
+    "a block's own manager is no data",
+    "a queue filled by a thread is data wait",
+    "bookkeeping in the loop is other",
+)
 
 
 @undisturbed_at_least_once
