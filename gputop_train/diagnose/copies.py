@@ -18,6 +18,9 @@ from gputop_train.model import GpuSample, Site
 LANE_GB_S = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 #: Part of that which a large pinned copy reaches (proposed here; packet headers take the rest).
 REACHED = 0.80
+#: No copy is this slow: bytes/s from pageable memory (3 to 10 GB/s on an H200's host, 2026-11), and
+#: seconds for the call itself (proposed, both with room for a crowded host).
+SLOWEST, CALL_S = 0.5e9, 0.2e-3
 #: From this part of the bytes on, copies count as made from pageable memory.
 MOSTLY = 0.50
 
@@ -45,6 +48,14 @@ class CopyCost:
     bytes_per_step: float | None
     calls_per_step: float | None
     rate: float | None
+
+
+def longest_share(window: Window, cost: CopyCost) -> float | None:
+    """Wall share that copies of these bytes and calls can take at most; ``None`` = not known."""
+    step_ms = account(window).step_ms
+    if cost.bytes_per_step is None or cost.calls_per_step is None or not step_ms:
+        return None
+    return (cost.bytes_per_step / SLOWEST + cost.calls_per_step * CALL_S) / (step_ms / 1e3)
 
 
 def copy_sites(window: Window) -> list[Site]:

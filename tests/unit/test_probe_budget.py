@@ -137,7 +137,7 @@ def test_however_fast_a_loop_is_a_few_runs_a_second_are_recorded(duty: budget.Du
     while recorded[-1]:  # a run that was still under way
         recorded.pop()
     runs = sum(1 for before, after in pairwise(recorded) if after > before)
-    assert runs >= 5 / (1.5 * budget.MAX_QUIET_NS / 1e9)  # in 5 s
+    assert runs >= 5 / (1.5 * budget.MAX_QUIET_NS / 1e9) - 1  # in 5 s, which end within a pause
     assert sum(recorded) >= runs * budget.RUN_CALLS
 
 

@@ -18,6 +18,7 @@ import re
 from gputop_train.diagnose.accounting import INTERRUPTIONS, account, lost_share
 from gputop_train.diagnose.advice import Periodic, periodic_gain, rarer
 from gputop_train.diagnose.loading_model import training_thread
+from gputop_train.diagnose.lock import held, lock_finding
 from gputop_train.diagnose.recurring import Recurring, accompanies, recurring
 from gputop_train.diagnose.rules import checkpoint_stall, eval_stall, logging_stall
 from gputop_train.diagnose.rules.base import (
@@ -62,7 +63,9 @@ INTERRUPTIONS_WITH_CODE = (
 )
 #: Lines this close to a line of reads are the loop around them (proposed here).
 NEAR = 3
-#: What a step with it may show it as: a read of a result is part of a metric.
+#: One round of such a loop takes no longer (proposed: 4,096 rounds took 34 ms, 0.008 ms each).
+ROUND_MS = 0.1
+#: What a step with it may show it as: a metric reads its results.
 AROUND = ("other", "sync", "gpu_wait", "h2d", "logging")
 COMPUTE = ("forward", "backward", "optimizer")
 NUMPY = re.compile(r"(?:np|numpy)\.(?:[a-z]+\.)*\w+\(")
@@ -72,8 +75,10 @@ SLEEPS = 0.7
 
 def judge(window: Window) -> Judgement:
     """Judge one window."""
-    acc = account(window)
-    other = acc.shares.get("other", 0.0)
+    lock = held(window)
+    other = account(window).shares.get("other", 0.0)
+    if lock is not None and not lock.feeds and lock.share > other:
+        return lock_finding(window, lock, ID)
     if other < INFO:
         return RuledOut(ID, f"code outside loading and the model takes {percent(other)}")
     if isinstance(logging_stall.judge(window), Finding) and (
@@ -94,10 +99,7 @@ def judge(window: Window) -> Judgement:
 
 
 def _tells(window: Window, code: Code, rare: Recurring, seen: bool) -> bool:
-    """Whether steps that are longer by it tell of work of its own.
-
-    On a CPU a loss is host code too, and a few steps in which it had no core look the same.
-    """
+    """Whether longer steps tell of it: on a CPU a loss or a missing core may look the same."""
     if window.on_gpu:
         return seen or rare.every is not None
     if code.model or is_the_forward(window):
@@ -155,7 +157,8 @@ def _every_step_gpu(window: Window, code: Code) -> Judgement:
 
 def _around_reads(window: Window) -> bool:
     """Whether most samples lie where the reads are: a loop of reads, not what computes on them."""
-    if window.totals.syncs < LOOP * window.totals.steps:
+    acc, reads_a_step = account(window), window.totals.syncs / max(1, window.totals.steps)
+    if reads_a_step < LOOP or acc.ms(acc.shares["other"]) > ROUND_MS * reads_a_step:
         return False
     mine = [s for s in window.sites if s.rank == window.rank]
     reads = [s for s in mine if s.kind == "sync" or (s.kind == "sample" and s.label == "sync")]
@@ -329,20 +332,17 @@ def _prepared(
 ) -> tuple[Advice, ...]:
     """What is left where the step may need what the code makes: cheaper, or earlier."""
     function = _function(code)
+    # A thread that computes in Python would take turns with training (diagnose/lock.py).
+    thread = ", or in a thread that fills a queue.Queue(2)" if used is not None else ""
     ahead = (
-        f"make the next step's before this step ends: in loader workers (DataLoader("
-        f"num_workers=...)), or in a thread that fills a queue.Queue(2); {ms(cost_ms)} each time "
-        "can leave the loop."
+        "make the next step's before this step ends: in loader workers (DataLoader(num_workers="
+        f"...)){thread}; {ms(cost_ms)} each time can leave the loop."
     )
     if used is not None:
-        waits = (
-            f"it waits rather than computes (the training thread uses {percent(used)} of a core)"
-        )
+        waits = f"it waits rather than computes (training uses {percent(used)} of a core)"
         return (Advice(f"Start {function} earlier: {waits}, so {ahead}"),)
-    return (
-        _vectorised(window, function, "Vectorise it"),
-        Advice(f"Where it does not need the newest weights, prepare it ahead: {ahead}"),
-    )
+    later = Advice(f"Where it does not need the newest weights, prepare it ahead: {ahead}")
+    return _vectorised(window, function, "Vectorise it"), later
 
 
 def _vectorised(window: Window, function: str, lead: str) -> Advice:
@@ -373,6 +373,7 @@ RULE = Rule(
             "host time that no other label claims, by function and line (stack samples)",
             "steps with it beside those without, where it comes every so many steps",
             "on a GPU: idle time with an empty queue that no earlier gate explains",
+            "a thread beside training that keeps the interpreter lock",
         ),
         thresholds=(
             Threshold("lost, every step, on a GPU", f">= {percent(WARN)} of wall", "TraceML 10/20"),

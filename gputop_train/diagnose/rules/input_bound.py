@@ -6,7 +6,8 @@ On a GPU ``E_data`` is the exposed idle time, or bounded from the driver's utili
 event pairs; on a CPU-only run it is the whole wait, since nothing else runs meanwhile.
 Refined by the rules whose parent it is, in the order of their gates; else it stands alone.
 Where most of it is not in next() but in what the loop itself does to a batch that it was handed,
-its line is named and no cause in the loader.
+its line is named and no cause in the loader. A thread that makes batches in Python also costs where
+its queue is never empty: training waits for the interpreter lock (``lock.py``).
 Differential: a wait while the GPU still works through its queue costs nothing. Configuration alone
 never fires: ``num_workers=0`` without a wait is fine.
 Fix: the closer cause's. Probe: replay cached batches for 50 steps. Gain: ceiling
@@ -27,6 +28,7 @@ from gputop_train.diagnose.drawing import BEYOND_ANY_BATCH, MOST, drawing, drawi
 from gputop_train.diagnose.loading_advice import loader_line, loop_places, parent_advice
 from gputop_train.diagnose.loading_advice import places as loading_places
 from gputop_train.diagnose.loading_model import BUSY_NEIGHBOUR, foreign_cores, role_cores
+from gputop_train.diagnose.lock import LEAST, OTHERS, held, lock_finding
 from gputop_train.diagnose.rules.base import (
     COVERAGE,
     CRITICAL,
@@ -80,6 +82,9 @@ def judge(window: Window) -> Judgement:
     crowded = _crowded(window, host)
     if crowded is not None:
         return crowded
+    lock = held(window)
+    if lock is not None and lock.feeds and lock.share > host:
+        return lock_finding(window, lock, ID)
     if host < INFO:
         return RuledOut(ID, f"data is waited for {percent(host)} of the time")
     lost, basis, confidence = _lost(window, host)
@@ -283,6 +288,7 @@ PAGE = Page(
         "time that each loader measured in next(), beside what was seen as data wait in all",
         "where the loader has a sampler or batch_sampler of its own: its lines in next(), and "
         "waits at epoch starts beside the longest batch",
+        "CPU of the training thread and of the process's other threads, and the lines they run",
     ),
     thresholds=(
         Threshold(
@@ -312,6 +318,11 @@ PAGE = Page(
         Threshold(
             "batches ready",
             f">= {percent(MOSTLY_READY)} of polls: information, the wait is not for supply",
+            "proposed",
+        ),
+        Threshold(
+            "a thread that fills a queue computes, and training waits for the interpreter lock",
+            f">= {percent(LEAST)} of wall, the thread >= {OTHERS:g} of a core",
             "proposed",
         ),
         Threshold(

@@ -4,7 +4,9 @@ Looks for: >= half of the copied bytes from pageable memory and E_h2d / T >= 5% 
 proposed; XProf 30%, TraceML 10/20 on the GPU's clock). The cost is the device time between the GPU
 events around each copy, which NVML does not count as busy.
 Differential: un-pinned is the commonest finding of all and rarely worth much (1.02 to 1.15 times,
-ICSE'24): without the cost it stays silent and says so. Pinned copies are ``unoverlapped-h2d``.
+ICSE'24): without the cost it stays silent and says so. Calls that take longer than copies of these
+bytes can wait for something else, such as the interpreter lock. Pinned ones are
+``unoverlapped-h2d``.
 Fix: pin where the memory is made, and ``non_blocking=True`` where it is moved; both or neither.
 Probe: feed a batch that is pinned already. Gain: T / (T - E); at least T / (T - E + bytes / link).
 """
@@ -13,15 +15,19 @@ from __future__ import annotations
 
 from gputop_train.diagnose.accounting import account
 from gputop_train.diagnose.copies import (
+    CALL_S,
     MOSTLY,
     REACHED,
+    SLOWEST,
     CopyCost,
     best_link,
     copy_cost,
     copy_sites,
     costly,
+    longest_share,
     pinned_share,
 )
+from gputop_train.diagnose.lock import held
 from gputop_train.diagnose.rules.base import (
     CRITICAL,
     INFO,
@@ -80,7 +86,22 @@ def judge(window: Window) -> Judgement:
     size = cost.bytes_per_step or 0.0
     if lost < WARN and size < MIN_BYTES:
         return RuledOut(ID, f"{size / 1e3:.3g} kB a step cost calls rather than bytes")
+    longest = longest_share(window, cost)
+    if longest is not None and lost > longest:
+        return _too_long(window, lost, longest, size)
     return _finding(window, cost, lost)
+
+
+def _too_long(window: Window, lost: float, most: float, size: float) -> Abstention | RuledOut:
+    """The calls take longer than such copies can: what holds the host in them is something else."""
+    acc = account(window)
+    if held(window) is not None:
+        return RuledOut(ID, "the copies wait for the interpreter lock, which another thread keeps")
+    return Abstention(
+        ID,
+        f"what holds the host for {ms(acc.ms(lost))} a step in copies of {size / 1e3:.3g} kB, "
+        f"which take {ms(acc.ms(most))} at most: a mapped file that is read, or other threads",
+    )
 
 
 def _finding(window: Window, cost: CopyCost, lost: float) -> Finding:
@@ -245,6 +266,11 @@ RULE = Rule(
             Threshold(
                 "bytes a step, below the warn band", f">= {MIN_BYTES / 1e6:.0f} MB", "proposed"
             ),
+            Threshold(
+                "what such copies can take at most, else not judged",
+                f"bytes at {SLOWEST / 1e9:g} GB/s, {CALL_S * 1e3:g} ms a call",
+                "proposed; 3 to 10 GB/s on an H200's host",
+            ),
             Threshold("part of the link a pinned copy reaches", percent(REACHED), "proposed"),
         ),
         mistaken_for=(
@@ -254,6 +280,7 @@ RULE = Rule(
             "a copy that waits for the GPU's earlier work: the events around it measure the copy "
             "alone",
             "device-roundtrip: what is copied up came down in the same step",
+            "a wait for the interpreter lock, or for a mapped file that is read there",
             "a few small copies, whose cost is the calls and not their memory",
         ),
         mend=(
