@@ -77,6 +77,9 @@ def copy_cost(window: Window) -> CopyCost | None:
         blocking = pageable is not None and pageable >= MOSTLY
         lost = min(exposed, host) if blocking else exposed
         basis = "GPU event pairs"
+        beyond = host - (1.0 if acc.busy_most is None else acc.busy_most)
+        if beyond > lost:  # thousands of copies of a few bytes: the calls cost, between the events
+            lost, basis = beyond, "host time in copies beyond GPU busy time"
     elif acc.busy_most is not None:
         lost, basis = max(0.0, host - acc.busy_most), "host time in copies beyond GPU busy time"
     elif host == 0.0 and acc.shares:

@@ -64,7 +64,8 @@ def drawing(window: Window, supply: Supply) -> Drawing | None:
     part = max(parts)
     if part < MOST:
         return None
-    lines = tuple(where(s) for s in top_sites(own, limit=MAX_LINES, by_count=True))
+    met_at = [where(s) for s in top_sites(own, limit=MAX_LINES, by_count=True)]
+    lines = tuple({(p.file, p.line): p for p in reversed(met_at)}.values())[::-1]
     if loader.num_workers == 0 and loader.source is not None:
         lines = tuple(p for p in lines if p.file == loader.source.file)
     return Drawing(part, (*lines, loader_line(loader)))
@@ -119,8 +120,8 @@ def drawing_advice(drawn: Drawing, supply: Supply, lost_ms: float) -> tuple[Advi
     )
     steps.append(
         Advice(
-            f"If it stays at {cost}: make the next indices in a thread while these train, or "
-            "keep one order for several epochs."
+            f"If it stays at {cost}: keep one order for several epochs, or draw those of the "
+            "next ones before training."
         )
     )
     return tuple(steps)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gputop_train.diagnose.rules import refinements
+from gputop_train.diagnose.drawing import drawing
+from gputop_train.diagnose.rules import input_bound, refinements
 from gputop_train.diagnose.rules.base import COVERAGE, Confidence, Refinement, RuledOut
+from gputop_train.diagnose.supply import supply_of
 from gputop_train.diagnose.window import Window
 from gputop_train.model import Abstention, Finding
 
@@ -24,6 +26,8 @@ def refine(window: Window, finding: Finding) -> tuple[Finding, tuple[Unnamed, ..
     """
     if finding.refined is not None:
         return finding, ()  # the rule knew its closer cause itself
+    if finding.id == input_bound.ID and drawing(window, supply_of(window)) is not None:
+        return finding, ()  # the wait is the sampler's own work, whatever batches cost the workers
     said: list[Unnamed] = []
     for rule in refinements(finding.id):
         if rule.refine is None:

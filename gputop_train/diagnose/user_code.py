@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gputop_train.diagnose.accounting import account
-from gputop_train.diagnose.rules.base import COVERAGE, top_sites, where
+from gputop_train.diagnose.rules.base import COVERAGE, name, short_call, top_sites, where
 from gputop_train.diagnose.window import Window, once
-from gputop_train.model import Site, Where
+from gputop_train.model import Advice, Site, Where
 
 #: So much of the samples decides what code is.
 MOST = 0.5
@@ -236,3 +236,38 @@ def _observes(site: Site, loops: dict[tuple[str, str], int]) -> bool:
     if OBSERVES.search(own):
         return True
     return not _MAKES.search(site.call) and bool(OBSERVES.search(_names(site, loops)))
+
+
+#: Work on one tensor after another, each a launch of its own, that torch does for whole lists.
+_IN_PLACE = re.compile(r"\.(?:mul|add|sub|div|lerp|copy|addcmul|addcdiv|clamp)_\(")
+
+
+def named(site: Site) -> str:
+    """The function, or the call where it is made in the script's own body."""
+    return short_call(site.call) if site.func[:1] == "<" else site.func
+
+
+def function_of(code: Code) -> str:
+    """The function most of it is in, with its line."""
+    return f"{named(code.sites[0])} at {name(code.places[0])}" if code.sites else "it"
+
+
+def tensor_by_tensor(sites: Iterable[Site]) -> bool:
+    """Whether most samples are of work in place on one tensor after another."""
+    seen = list(sites)
+    found = _count(s for s in seen if _IN_PLACE.search(s.call))
+    return bool(seen) and found >= MOST * _count(seen)
+
+
+def vectorised(window: Window, code: Code, lead: str) -> Advice:
+    """How the same is done by fewer and larger calls."""
+    function = function_of(code)
+    if window.on_gpu and tensor_by_tensor(code.sites):
+        return Advice(
+            f"{lead}: one call of torch._foreach_mul_, _foreach_add_ or _foreach_lerp_ over the "
+            f"list of tensors in place of a loop over each in {function}."
+        )
+    return Advice(
+        f"{lead}: whole-tensor calls{' on the GPU' if window.on_gpu else ''} in place of Python "
+        f"loops over items in {function}."
+    )

@@ -7,6 +7,7 @@ frame classes the stack; caches are keyed by ``id(code)``.
 from __future__ import annotations
 
 import _thread
+import opcode
 import re
 import sys
 from typing import Any
@@ -81,6 +82,11 @@ _SYNC_TEXT = re.compile(
     r"\.(item|cpu|tolist|nonzero|synchronize|unique(_consecutive)?|masked_select)\s*\("
     r"|\b(?:float|int|bool)\s*\(|\w\[~?\w*mask\w*\]"
 )
+#: The same as the call under way, where its text is exact: what takes a read's result is no read.
+_SYNC_CALL = re.compile(
+    r"\.(?:item|cpu|tolist|nonzero|synchronize|unique(?:_consecutive)?|masked_select)\s*"
+    r"\((?:[^()]|\([^()]*\))*\)\Z|^(?:float|int|bool)\s*\(|\w\[~?\w*mask\w*\]\Z"
+)
 _COPY_TEXT = re.compile(r"\.(to|cuda|pin_memory)\s*\(")
 _PRINT_TEXT = re.compile(
     r"^\s*print\(|\.(?:write(?:lines|rows?)?|flush|set_postfix|log|info)\(|\bfsync\("
@@ -97,6 +103,13 @@ _SAVER = re.compile(
 )
 _UNKNOWN, _WAIT = -1, -2
 _GENERATOR = 0x20  # inspect.CO_GENERATOR
+#: Instructions that ask an object whether it is true.
+_BRANCHES = frozenset(
+    number
+    for name, number in opcode.opmap.items()
+    if name in ("TO_BOOL", "UNARY_NOT")
+    or (name.startswith(("POP_JUMP", "JUMP_IF")) and "NONE" not in name)
+)
 #: Where an event loop or a prompt waits for what comes next: a notebook's kernel between cells.
 _IDLE_FILES = ("selectors.py", "_pyrepl/unix_console.py", "_pyrepl/unix_eventqueue.py")
 #: So many samples in a row without the loop's frame, and it is looked for anew.
@@ -114,6 +127,7 @@ class Sampler:
         self._looks = 0
         self._labels: dict[int, int] = {}
         self._texts: dict[tuple[int, int], str] = {}
+        self._jumps: dict[tuple[int, int], bool] = {}
         self._kept: list[Any] = []
         self._astray = 0
         self._patience = ASTRAY_SAMPLES
@@ -232,7 +246,11 @@ class Sampler:
         place = user
         text = self._text(user) if user is not None else ""
         if user is leaf and label in (_UNKNOWN, W.L_FORWARD):
-            label = self._by_text(text, label, user.f_code)
+            label = self._by_text(text, label, user)
+        elif label == _UNKNOWN and _SAVE_TEXT.search(text):
+            label = (
+                W.L_CHECKPOINT
+            )  # what a file object does underneath, compression say, is the save
         if label == _UNKNOWN and loop is not None:
             # What did the loop call? The Python callee's name, else the C call's own text. A
             # comprehension (a frame of its own before Python 3.12) is part of the loop.
@@ -267,19 +285,33 @@ class Sampler:
         sites.stats[site][0] += 1
         return site
 
-    @staticmethod
-    def _by_text(text: str, label: int, code: Any) -> int:
-        if _TO_DISK.search(text) and not _SAVES.isdisjoint(code.co_names):
+    def _by_text(self, text: str, label: int, frame: Any) -> int:
+        if _TO_DISK.search(text) and not _SAVES.isdisjoint(frame.f_code.co_names):
             return W.L_CHECKPOINT  # where a model is saved, what brings it to the disk is the save
         if _PRINT_TEXT.search(text):
             return W.L_LOGGING
         if _SAVE_TEXT.search(text):
             return W.L_CHECKPOINT
-        if S.gpu is not None and _SYNC_TEXT.search(text[-60:]):
+        exact = hasattr(frame.f_code, "co_positions")
+        reads = _SYNC_CALL.search(text) if exact else _SYNC_TEXT.search(text[-60:])
+        if S.gpu is not None and (reads or self._branches(frame)):
             return W.L_SYNC
         if label == _UNKNOWN and S.gpu is not None and _COPY_TEXT.search(text[-80:]):
             return W.L_H2D
         return label
+
+    def _branches(self, frame: Any) -> bool:
+        """Whether it stands in a branch: no other truth than a GPU tensor's lets go of the lock."""
+        code, last = frame.f_code, frame.f_lasti
+        key = (id(code), last)
+        found = self._jumps.get(key)
+        if found is None:
+            raw = getattr(code, "co_code", b"")  # a stack read from outside tells none
+            found = 0 <= last < len(raw) and raw[last] in _BRANCHES
+            if len(self._jumps) < 4096:
+                self._kept.append(code)
+                self._jumps[key] = found
+        return found
 
     def _label_of(self, code: Any) -> int:
         key = id(code)
@@ -313,6 +345,7 @@ class Sampler:
         """Drop every code object."""
         self._labels.clear()
         self._texts.clear()
+        self._jumps.clear()
         self._kept.clear()
 
 

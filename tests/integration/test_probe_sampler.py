@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
@@ -85,6 +88,22 @@ LOOPS = {
         """,
         "other",
         "time.perf_counter()",
+    ),
+    "a save written through another file object is a checkpoint": (
+        """
+        import gzip, os, pickle, tempfile
+        path, weights = tempfile.mkdtemp() + "/w.gz", os.urandom(200_000)
+        def write():
+            with gzip.open(path, "wb") as out:
+                pickle.dump(weights, out)
+        began = time.perf_counter(); write()
+        weights = weights * max(1, round(0.03 / (time.perf_counter() - began)))
+        for _ in range(60):
+            loss = slow(torch.ones(2, 8)).sum(); o.zero_grad(); loss.backward(); o.step()
+            write()
+        """,
+        "checkpoint",
+        "pickle.dump",
     ),
     "a queue filled by a thread is data wait": (
         """
@@ -207,3 +226,47 @@ def test_a_model_that_encodes_is_no_loader_and_a_tokenizer_is_one(tmp_path: Path
     assert loading < (20e6 / (rest + 20e6)) + 0.12
     assert loading > 0.1
     assert sum(s.labels["forward"] for s in tail) / wall > 0.5
+
+
+def test_a_branch_on_a_tensor_is_told_from_other_instructions() -> None:
+    def asks(value: object) -> int:
+        if value:
+            return 1
+        return len(str(value))
+
+    class Asked:
+        frames: ClassVar[list[object]] = []
+
+        def __bool__(self) -> bool:
+            frame = sys._getframe(1)
+            self.frames.append((frame.f_code, frame.f_lasti))
+            return False
+
+        def __str__(self) -> str:
+            frame = sys._getframe(1)
+            self.frames.append((frame.f_code, frame.f_lasti))
+            return ""
+
+    asks(Asked())
+    one = sampler.Sampler()
+    told = [
+        one._branches(SimpleNamespace(f_code=code, f_lasti=last)) for code, last in Asked.frames
+    ]
+    assert told == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("call", "reads"),
+    [
+        ("loss.item()", True),
+        ("out.detach().max(1)[1].cpu()", True),
+        ("torch.unique(labels.view(-1))", True),
+        ("float(total / n)", True),
+        ("scores[~mask]", True),
+        ("sorted((v, q) for q, row in enumerate(rows.tolist()))", False),
+        ("meters[name].update(value.item())", False),
+        ("scores[mask].sum()", False),
+    ],
+)
+def test_what_takes_the_result_of_a_read_is_no_read(call: str, reads: bool) -> None:
+    assert bool(sampler._SYNC_CALL.search(call)) is reads

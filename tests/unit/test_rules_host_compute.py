@@ -411,3 +411,11 @@ def test_what_may_be_more_than_the_forward_is_not_called_it(usual, place):
     told = diagnose(made)
     assert told.status == "abstained"
     assert "train.py:77" in told.note and "/home" not in told.note
+
+
+def test_an_average_kept_tensor_by_tensor_is_told_of_lists():
+    own = line(func="update", call="value.mul_(decay).add_(new, alpha=1 - decay)", number=43)
+    found = host_compute.judge(busy_host(10, sites=(own,)))
+    assert isinstance(found, Finding)
+    (only,) = found.advice  # nothing that the step needs can be made by a loader's workers
+    assert "torch._foreach_mul_" in only.text and "update at train.py:43" in only.text

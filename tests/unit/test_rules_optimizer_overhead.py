@@ -68,3 +68,20 @@ def test_never_on_a_cpu():
     steps = make_steps(100, {"forward": 5, "optimizer": 5})
     state = probe(False, optimizers=[ADAMW])
     assert isinstance(optimizer_overhead.judge(window(steps, probe=state)), RuledOut)
+
+
+def test_an_optimizer_of_ones_own_that_works_tensor_by_tensor_is_told_of_lists():
+    own = site("sample", 28, label="optimizer", call="momentum.mul_(b2).add_(p.grad)", count=90)
+    lion = {"id": 1, "cls": "Lion", "fused": None, "foreach": None, "tensors": 706}
+    steps = make_steps(200, {"forward": 10, "backward": 14, "optimizer": 16}, dry=0.9)
+    state = probe(True, optimizers=[lion])
+    made_one = window(steps, on_gpu=True, util=30, probe=state, sites=(own,))
+    found = optimizer_overhead.judge(made_one)
+    assert isinstance(found, Finding)
+    assert "torch._foreach_mul_" in found.advice[0].text and "706 tensors" in found.advice[0].text
+    assert found.advice[1].text.startswith("If that is not enough, torch.compile")
+
+
+def test_an_optimizer_nobody_knows_is_told_to_be_compiled():
+    row = {"id": 1, "cls": "Shampoo", "fused": None, "foreach": None, "tensors": 148}
+    assert optimizer_overhead.judge(made(row=row)).advice[0].text.startswith("Compile it: torch.")

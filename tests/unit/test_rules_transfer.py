@@ -380,3 +380,21 @@ def test_a_gpu_that_waits_for_asynchronous_copies_is_not_the_limit():
     usual = {"h2d": 0.1, "gpu_wait": 13, "forward": 3, "backward": 3.9}
     steps = make_steps(STEPS, usual, exposed={"h2d": 4, "sync": 0, "data_wait": 0}, dry=0.0)
     assert isinstance(gpu_bound.judge(window(steps, on_gpu=True, util=88)), RuledOut)
+
+
+def test_thousands_of_small_copies_cost_their_calls_between_the_events():
+    # As recorded on an H200: 3,000 copies of 1.2 kB a step take 50 of 58 ms, the GPU is busy 11%.
+    line = replace(copying(48, a_step=3_470_000, ms=50), count=3_000 * STEPS)
+    usual = {"h2d": 50, "forward": 4, "backward": 3, "optimizer": 1}
+    found = pageable_h2d.judge(made(usual, {"h2d": 1.3}, (line,), util=11))
+    assert isinstance(found, Finding)
+    assert found.lost_share == pytest.approx(50 / 58 - 0.11)
+    assert "one tensor in place of 3,000 small ones" in found.advice[0].text
+
+
+def test_the_same_time_behind_a_busy_gpu_costs_nothing():
+    line = replace(copying(48, a_step=3_470_000, ms=50), count=3_000 * STEPS)
+    usual = {"h2d": 50, "forward": 4, "backward": 3, "optimizer": 1}
+    assert isinstance(
+        pageable_h2d.judge(made(usual, {"h2d": 1.3}, (line,), util=97, dry=0.01)), RuledOut
+    )

@@ -43,9 +43,19 @@ from gputop_train.diagnose.rules.base import (
 from gputop_train.diagnose.rules.host_sync_stall import LOOP, sync_cost
 from gputop_train.diagnose.user_code import BESIDE as BESIDE
 from gputop_train.diagnose.user_code import MODEL as MODEL
-from gputop_train.diagnose.user_code import PLAIN, Code, code_of, is_the_forward, sampled
+from gputop_train.diagnose.user_code import (
+    PLAIN,
+    Code,
+    code_of,
+    function_of,
+    is_the_forward,
+    named,
+    sampled,
+    tensor_by_tensor,
+    vectorised,
+)
 from gputop_train.diagnose.window import Window
-from gputop_train.model import Abstention, Advice, Evidence, Finding, Site
+from gputop_train.model import Abstention, Advice, Evidence, Finding
 
 ID = "host-compute"
 #: On a CPU ``other`` holds real work too: from here on it needs a name (proposed; gaps.py).
@@ -207,7 +217,7 @@ def _every_step_cpu(window: Window, code: Code, other: float) -> Judgement:
 def _finding(window: Window, code: Code, lost: float, basis: str) -> Finding:
     acc = account(window)
     places = code.places
-    function = f"{_named(code.sites[0])} ({name(places[0])})" if code.sites else "its own code"
+    function = f"{named(code.sites[0])} ({name(places[0])})" if code.sites else "its own code"
     waits = "while the GPU waits" if window.on_gpu else "beside the model"
     return Finding(
         id=ID,
@@ -230,6 +240,8 @@ def _finding(window: Window, code: Code, lost: float, basis: str) -> Finding:
 def _asleep(window: Window, lost: float) -> float | None:
     """What of a core is used, where the code waits for a network or a disk; else ``None``."""
     busy = training_thread(window)
+    if busy is not None and window.on_gpu:  # a thread of torch's own launches the backward
+        busy = min(1.0, busy + account(window).shares.get("backward", 0.0))
     return busy if busy is not None and busy < 1 - SLEEPS * lost else None
 
 
@@ -239,11 +251,6 @@ def _whole_array(code: Code) -> str | None:
     if first is None or first.count < ONE_PLACE * code.samples or not NUMPY.match(first.call):
         return None
     return short_call(first.call)
-
-
-def _named(site: Site) -> str:
-    """The function, or the call where it is made in the script's own body."""
-    return short_call(site.call) if site.func[:1] == "<" else site.func
 
 
 def _evidence(window: Window, code: Code, lost: float, basis: str) -> tuple[Evidence, ...]:
@@ -289,7 +296,7 @@ def _every_step_advice(window: Window, code: Code, lost: float) -> tuple[Advice,
     if not code.observes:
         return _prepared(window, code, acc.ms(lost), _asleep(window, lost))
     each = ms(acc.ms(lost))
-    function = _function(code)
+    function = function_of(code)
     every = max(2, math.ceil(99 * lost / max(0.01, 1 - lost)))  # lost/n of (1 - lost) + lost/n: 1%
     unless = "If the loss does not use its result, call" if code.before else "Call"
     rarely = Advice(
@@ -314,7 +321,7 @@ def _every_step_advice(window: Window, code: Code, lost: float) -> tuple[Advice,
             "values (every tenth), and vectorise the Python loops that lead to it."
         )
         if called
-        else _vectorised(window, function, "If it is needed in every step, vectorise it"),
+        else vectorised(window, code, "If it is needed in every step, vectorise it"),
     )
     if code.before:  # what the loss may use cannot come a step late
         return steps
@@ -331,7 +338,7 @@ def _prepared(
     window: Window, code: Code, cost_ms: float, used: float | None = None
 ) -> tuple[Advice, ...]:
     """What is left where the step may need what the code makes: cheaper, or earlier."""
-    function = _function(code)
+    function = function_of(code)
     # A thread that computes in Python would take turns with training (diagnose/lock.py).
     thread = ", or in a thread that fills a queue.Queue(2)" if used is not None else ""
     ahead = (
@@ -341,19 +348,10 @@ def _prepared(
     if used is not None:
         waits = f"it waits rather than computes (training uses {percent(used)} of a core)"
         return (Advice(f"Start {function} earlier: {waits}, so {ahead}"),)
+    if tensor_by_tensor(code.sites):
+        return (vectorised(window, code, "Join it"),)
     later = Advice(f"Where it does not need the newest weights, prepare it ahead: {ahead}")
-    return _vectorised(window, function, "Vectorise it"), later
-
-
-def _vectorised(window: Window, function: str, lead: str) -> Advice:
-    return Advice(
-        f"{lead}: whole-tensor calls{' on the GPU' if window.on_gpu else ''} in place of Python "
-        f"loops over items in {function}."
-    )
-
-
-def _function(code: Code) -> str:
-    return f"{_named(code.sites[0])} at {name(code.places[0])}" if code.sites else "it"
+    return vectorised(window, code, "Vectorise it"), later
 
 
 RULE = Rule(

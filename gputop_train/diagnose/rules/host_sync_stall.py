@@ -47,6 +47,7 @@ from gputop_train.diagnose.rules.base import (
 )
 from gputop_train.diagnose.rules.device_roundtrip import read_share
 from gputop_train.diagnose.stats import median
+from gputop_train.diagnose.user_code import OBSERVES
 from gputop_train.diagnose.window import Window
 from gputop_train.model import Abstention, Advice, Evidence, Finding, Gain, Site, Where
 
@@ -56,6 +57,8 @@ WARN, CRITICAL = 0.05, 0.15
 #: edges, before it is believed (proposed here).
 MODEL_ALONE, MODEL_DRY = 0.15, 0.5
 READ_EVERY = 50
+#: A loop that ends when a tensor says so asks it after so many rounds.
+EVERY_ROUNDS = 10
 #: Fewer pairs of events at a line say nothing of it.
 MIN_PAIRS = 3
 #: So many reads of one line a step are a loop over elements (proposed here).
@@ -75,7 +78,7 @@ class SyncCost:
 def sync_cost(window: Window) -> SyncCost:
     """What blocking reads cost this window (used by ``launch-bound`` as its earlier gate)."""
     acc = account(window)
-    blocked = acc.shares.get("sync", 0.0) + acc.shares.get("gpu_wait", 0.0)
+    blocked = max(acc.shares.get("sync", 0.0) + acc.shares.get("gpu_wait", 0.0), _drawn(window))
     pairs = acc.exposed.get("sync")
     idle = acc.idle_share
     model = None
@@ -92,6 +95,15 @@ def sync_cost(window: Window) -> SyncCost:
         return SyncCost(blocked, None, None, "")
     lower, basis = max(bounds, key=lambda b: b[0])
     return SyncCost(blocked, lower, model, basis)
+
+
+def _drawn(window: Window) -> float:
+    """Wall share in reads by their lines: of many a step the steps' own records hold but a few."""
+    if window.totals.syncs < LOOP * window.totals.steps:
+        return 0.0
+    spent = sum(s.total_ns for s in window.sites if s.kind == "sync" and s.rank == window.rank)
+    wall = window.totals.wall_ns
+    return min(1.0, spent / wall) if wall > 0 else 0.0
 
 
 def _earlier_gates(window: Window) -> float:
@@ -251,7 +263,10 @@ SCALER = re.compile(r"scaler\w*\.(?:step|unscale_|update)\s*\(")
 WAIT = re.compile(r"synchronize\s*\(")
 BRANCH = re.compile(
     r"\.(?:any|all|isnan|isfinite|isinf)\(|nonzero|masked_select|\bunique|^(?:if|while)\b"
+    r"|\s(?:[<>]=?|[!=]=)\s[^()\[\]]*$"  # `torch.dist(u, old) < tolerance`: asked if it is true
 )
+#: Whole tensors brought to the host, where what comes next may need them.
+WHOLE = re.compile(r"\.(?:cpu|numpy|tolist)\(\)")
 
 
 def _advice(window: Window, lost: float) -> tuple[Advice, ...]:
@@ -288,6 +303,11 @@ def _for(window: Window, site: Site, lost: float) -> str:
             f"Remove {at}: {plain(each)} a step, {idle} idle. To time a step, record two "
             f"torch.cuda.Event and read them {READ_EVERY} steps later."
         )
+    if BRANCH.search(site.call) and each >= LOOP:
+        return (
+            f"Ask {at} every {EVERY_ROUNDS} rounds of its loop, or make a fixed number of rounds: "
+            f"it reads the GPU {times(each)} a step now ({idle} idle)."
+        )
     if BRANCH.search(site.call):
         return (
             f"Replace {at} by torch.where or a mask multiplied in: the branch reads the GPU "
@@ -298,6 +318,11 @@ def _for(window: Window, site: Site, lost: float) -> str:
             f"Collect the {plain(each)} values a step of {at} on the GPU (index_add_, torch.stack) "
             f"and read them once with .tolist(), every {READ_EVERY} steps: {plain(each)} reads -> "
             f"{plain(1 / READ_EVERY)} a step."
+        )
+    if WHOLE.search(site.call) and not OBSERVES.search(f"{site.func} {site.call}"):
+        return (
+            f"Do on the GPU what follows {at}, or copy it with non_blocking=True and use it a step "
+            f"later: it is read {times(each)} a step now, {idle} idle."
         )
     return (
         f"Read {at} every {READ_EVERY} steps: if step % {READ_EVERY} == 0. It is read "

@@ -41,8 +41,9 @@ from gputop_train.diagnose.rules.launch_bound import (
     optimizer_part,
     unfused,
 )
+from gputop_train.diagnose.user_code import tensor_by_tensor
 from gputop_train.diagnose.window import Window
-from gputop_train.model import Advice, Evidence, Finding, Where
+from gputop_train.model import Advice, Evidence, Finding, Site, Where
 
 ID = "optimizer-overhead"
 
@@ -133,12 +134,16 @@ def _foreach(row: Mapping[str, Any]) -> str:
 
 
 def _places(window: Window) -> tuple[Where, ...]:
-    sampled = [
+    return tuple(where(s) for s in top_sites(_own(window), limit=1, by_count=True))
+
+
+def _own(window: Window) -> list[Site]:
+    """Lines of the person's at which the optimizer was met: the step's, or its own code's."""
+    return [
         s
         for s in window.sites
         if s.kind == "sample" and s.label == "optimizer" and s.rank == window.rank
     ]
-    return tuple(where(s) for s in top_sites(sampled, limit=1, by_count=True))
 
 
 def _advice(window: Window, places: tuple[Where, ...]) -> tuple[Advice, ...]:
@@ -164,9 +169,18 @@ def _advice(window: Window, places: tuple[Where, ...]) -> tuple[Advice, ...]:
                 f"Python loop over {count}; without the argument torch takes foreach on a GPU."
             )
         )
+    own = _own(window)
+    if row["cls"] not in HAVE_FUSED and tensor_by_tensor(own):
+        steps.append(
+            Advice(
+                f"Step all of {count} at once in {row['cls']}{at}: torch._foreach_mul_, "
+                f"_foreach_add_ and the like take lists; a call for each tensor is {took} a step."
+            )
+        )
+    lead = "If that is not enough, " if steps else "Compile it: "
     steps.append(
         Advice(
-            f"If that is not enough, torch.compile(optimizer.step){at} joins the launches; or step "
+            f"{lead}torch.compile(optimizer.step){at} joins the launches; or step "
             f"every 2nd backward, which halves the {took}."
         )
     )
