@@ -35,8 +35,11 @@ ELSEWHERE = ("data_wait", "gpu_wait", "sync", "backward", "comm", *INTERRUPTIONS
 #: From here on the wait is looked at, and so much of a core the others must compute (proposed: the
 #: same share of a core that a trainer keeps who launches as fast as it can).
 LEAST, OTHERS = 0.10, 0.5
-#: Fewer readings, or fewer times that another thread was met at a line, tell nothing.
+#: Fewer readings, or fewer times that another thread was met at a line, tell nothing; and a thread
+#: that computes is met in most looks at the others, one in so many samples of the training thread
+#: (24 of 30 recorded on an H200).
 MIN_READINGS, MIN_MET = 3, 5
+SAMPLES_A_LOOK, MOST_LOOKS = 4, 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,9 @@ def held(window: Window) -> Held | None:
         share = min(share, acc.idle_share or 0.0)
         others -= acc.shares.get("backward", 0.0)
     seen = [s for s in window.sites if s.kind == "thread" and s.rank == window.rank and s.count]
-    if share < LEAST or others < OTHERS or _met(seen) < MIN_MET:
+    looks = _met([s for s in window.sites if s.kind == "sample" and s.rank == window.rank])
+    looks //= SAMPLES_A_LOOK
+    if share < LEAST or others < OTHERS or _met(seen) < max(MIN_MET, MOST_LOOKS * looks):
         return None
     feeds = 2 * _met([s for s in seen if s.label == "feeds"]) >= _met(seen)
     return Held(share, main, others, tuple(top_sites(seen, by_count=True)), feeds)

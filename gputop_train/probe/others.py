@@ -25,7 +25,8 @@ _WAITING = frozenset(
 )
 #: ... or by the call a line of the person's makes.
 _WAITS = re.compile(
-    r"\.(?:wait|get|put|acquire|join|recv\w*|select|poll|accept|readline|result)\s*\(|\bsleep\s*\("
+    r"\.(?:wait|get|put|acquire|join|recv\w*|select|poll|accept|read(?:line)?|result)\s*\("
+    r"|\b(?:sleep|input|communicate)\s*\(|\bstd(?:out|err|in)\b"
 )
 _HANDS_OVER = frozenset(("put", "put_nowait"))
 #: (id of the code, instruction) -> the call there; the code objects are held so that ids last.

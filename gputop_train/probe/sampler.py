@@ -246,7 +246,9 @@ class Sampler:
         place = user
         text = self._text(user) if user is not None else ""
         if user is leaf and label in (_UNKNOWN, W.L_FORWARD):
-            label = self._by_text(text, label, user)
+            label = self._by_text(text, label, user.f_code)
+            if S.gpu is not None and label in (_UNKNOWN, W.L_FORWARD) and self._branches(user):
+                label = W.L_SYNC
         elif label == _UNKNOWN and _SAVE_TEXT.search(text):
             label = (
                 W.L_CHECKPOINT
@@ -285,16 +287,17 @@ class Sampler:
         sites.stats[site][0] += 1
         return site
 
-    def _by_text(self, text: str, label: int, frame: Any) -> int:
-        if _TO_DISK.search(text) and not _SAVES.isdisjoint(frame.f_code.co_names):
+    @staticmethod
+    def _by_text(text: str, label: int, code: Any) -> int:
+        if _TO_DISK.search(text) and not _SAVES.isdisjoint(code.co_names):
             return W.L_CHECKPOINT  # where a model is saved, what brings it to the disk is the save
         if _PRINT_TEXT.search(text):
             return W.L_LOGGING
         if _SAVE_TEXT.search(text):
             return W.L_CHECKPOINT
-        exact = hasattr(frame.f_code, "co_positions")
+        exact = hasattr(code, "co_positions")
         reads = _SYNC_CALL.search(text) if exact else _SYNC_TEXT.search(text[-60:])
-        if S.gpu is not None and (reads or self._branches(frame)):
+        if S.gpu is not None and reads:
             return W.L_SYNC
         if label == _UNKNOWN and S.gpu is not None and _COPY_TEXT.search(text[-80:]):
             return W.L_H2D

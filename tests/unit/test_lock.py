@@ -62,6 +62,7 @@ def test_a_thread_that_fills_no_queue_is_code_beside_training():
         {"others": 0.1},  # no thread computes
         {"main": 0.85},  # training computes itself
         {"sites": (COPY, replace(FEEDER, count=2))},
+        {"sites": (COPY, FEEDER, site("sample", 52, label="h2d", count=800))},  # 80 of 200 looks
     ],
 )
 def test_without_both_witnesses_nothing_is_said_of_the_lock(changes):
