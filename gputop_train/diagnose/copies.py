@@ -23,6 +23,8 @@ REACHED = 0.80
 SLOWEST, CALL_S = 0.5e9, 0.2e-3
 #: From this part of the bytes on, copies count as made from pageable memory.
 MOSTLY = 0.50
+#: Where a cost comes from.
+PAIRS, BEYOND = "GPU event pairs", "host time in copies beyond GPU busy time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +74,17 @@ def copy_cost(window: Window) -> CopyCost | None:
     unpinned = [s.unpinned_bytes for s in sites if s.unpinned_bytes is not None]
     pageable = min(1.0, sum(unpinned) / total) if total and unpinned else None
     exposed = acc.exposed.get("h2d")
+    beyond = None if acc.busy_most is None else max(0.0, host - acc.busy_most)
     if exposed is not None:
         # Pageable copies hold the host until they are done: an event pair beyond that is another's.
         blocking = pageable is not None and pageable >= MOSTLY
         lost = min(exposed, host) if blocking else exposed
-        basis = "GPU event pairs"
-        beyond = host - (1.0 if acc.busy_most is None else acc.busy_most)
-        if beyond > lost:  # thousands of copies of a few bytes: the calls cost, between the events
-            lost, basis = beyond, "host time in copies beyond GPU busy time"
-    elif acc.busy_most is not None:
-        lost, basis = max(0.0, host - acc.busy_most), "host time in copies beyond GPU busy time"
+        basis = PAIRS
+        if beyond is not None and beyond > lost:
+            # Thousands of copies of a few bytes: the calls cost, between the events.
+            lost, basis = beyond, BEYOND
+    elif beyond is not None:
+        lost, basis = beyond, BEYOND
     elif host == 0.0 and acc.shares:
         lost, basis = 0.0, "no time in copies"
     else:
@@ -92,7 +95,7 @@ def copy_cost(window: Window) -> CopyCost | None:
     return CopyCost(
         lost=lost,
         host=host,
-        measured=exposed is not None,
+        measured=basis == PAIRS,
         basis=basis,
         pageable=pageable,
         bytes_per_step=total / steps if total and steps else None,

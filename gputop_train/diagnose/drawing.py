@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gputop_train.diagnose.loading_advice import ASKS, at, loader_line
+from gputop_train.diagnose.loading_advice import ASKS, at, distinct, loader_line
 from gputop_train.diagnose.rules.base import COVERAGE, ms, top_sites, where
 from gputop_train.diagnose.supply import Supply, restarts
 from gputop_train.diagnose.window import Window
@@ -45,7 +45,11 @@ def drawing(window: Window, supply: Supply) -> Drawing | None:
     worker took that long for. Without workers, it is what next() takes beside the batch itself.
     """
     loader = supply.loader
-    if loader is None or not (loader.custom_batch_sampler or "sampler" in loader.call):
+    if (
+        loader is None
+        or supply.in_loop
+        or not (loader.custom_batch_sampler or "sampler" in loader.call)
+    ):
         return None
     met = [
         s
@@ -64,8 +68,7 @@ def drawing(window: Window, supply: Supply) -> Drawing | None:
     part = max(parts)
     if part < MOST:
         return None
-    met_at = [where(s) for s in top_sites(own, limit=MAX_LINES, by_count=True)]
-    lines = tuple({(p.file, p.line): p for p in reversed(met_at)}.values())[::-1]
+    lines = distinct(where(s) for s in top_sites(own, limit=MAX_LINES, by_count=True))
     if loader.num_workers == 0 and loader.source is not None:
         lines = tuple(p for p in lines if p.file == loader.source.file)
     return Drawing(part, (*lines, loader_line(loader)))

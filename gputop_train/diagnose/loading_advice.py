@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gputop_train.diagnose.loading_model import (
@@ -64,8 +65,15 @@ def places(
     if costly is None and loader.source is not None:
         lines.append(loader.source)
     found = [*lines, loader_line(loader)] if costly_first else [loader_line(loader), *lines]
-    once = {(place.file, place.line): place for place in reversed(found)}
-    return tuple(p for p in found if once.get((p.file, p.line)) is p)
+    return distinct(found)
+
+
+def distinct(places: Iterable[Where]) -> tuple[Where, ...]:
+    """Each line once, where it comes first."""
+    first: dict[tuple[str, int], Where] = {}
+    for place in places:
+        first.setdefault((place.file, place.line), place)
+    return tuple(first.values())
 
 
 def sampled(window: Window, *, limit: int) -> tuple[Where, ...]:

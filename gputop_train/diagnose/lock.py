@@ -10,7 +10,6 @@ computes nor waits for anything that is known, and another thread computes.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gputop_train.diagnose.accounting import INTERRUPTIONS, account
@@ -26,6 +25,7 @@ from gputop_train.diagnose.rules.base import (
     top_sites,
     where,
 )
+from gputop_train.diagnose.user_code import count_of, named
 from gputop_train.diagnose.window import Window, once
 from gputop_train.model import Advice, Finding, Gain, Site, Where
 
@@ -50,7 +50,7 @@ class Held:
         share: Wall share of it, at most what the GPU is idle.
         main: Cores the training thread keeps busy.
         others: Cores the other threads of the process keep busy.
-        sites: Lines at which they were met, most often first.
+        sites: Lines at which they were met, one at least, most often first.
         feeds: Whether what runs there fills a queue.
     """
 
@@ -84,24 +84,19 @@ def held(window: Window) -> Held | None:
         share = min(share, acc.idle_share or 0.0)
         others -= acc.shares.get("backward", 0.0)
     seen = [s for s in window.sites if s.kind == "thread" and s.rank == window.rank and s.count]
-    looks = _met([s for s in window.sites if s.kind == "sample" and s.rank == window.rank])
+    looks = count_of(s for s in window.sites if s.kind == "sample" and s.rank == window.rank)
     looks //= SAMPLES_A_LOOK
-    if share < LEAST or others < OTHERS or _met(seen) < max(MIN_MET, MOST_LOOKS * looks):
+    if share < LEAST or others < OTHERS or count_of(seen) < max(MIN_MET, MOST_LOOKS * looks):
         return None
-    feeds = 2 * _met([s for s in seen if s.label == "feeds"]) >= _met(seen)
+    feeds = 2 * count_of(s for s in seen if s.label == "feeds") >= count_of(seen)
     return Held(share, main, others, tuple(top_sites(seen, by_count=True)), feeds)
-
-
-def _met(sites: Sequence[Site]) -> int:
-    return sum(s.count for s in sites)
 
 
 def lock_finding(window: Window, lock: Held, id_: str) -> Finding:
     """What the threads cost, under the diagnosis whose work they do."""
     acc = account(window)
     cost, step = ms(acc.ms(lock.share)), ms(acc.step_ms or 0.0)
-    at = name(lock.places[0]) if lock.places else "of the script"
-    what = f"{lock.sites[0].func} ({at})" if lock.sites else at
+    what = f"{named(lock.sites[0])} ({name(lock.places[0])})"
     rows = (
         number("waits for the interpreter lock, at least", lock.share, "of wall"),
         cores("training thread", lock.main),
@@ -118,7 +113,7 @@ def lock_finding(window: Window, lock: Held, id_: str) -> Finding:
         severity=severity(lock.share, window.totals.steps),
         confidence="medium",
         lost_share=lock.share,
-        evidence=tuple(row for row in rows if row is not None and row.value is not None),
+        evidence=tuple(row for row in rows if row.value is not None),
         where=lock.places,
         advice=_advice(window, lock, what),
         gain=Gain(ceiling(lock.share), None, "T / (T - E), E the wait for the lock"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gputop_train.diagnose.drawing import drawing
+from gputop_train.diagnose.drawing import DRAWS, drawing
 from gputop_train.diagnose.rules import input_bound, refinements
 from gputop_train.diagnose.rules.base import COVERAGE, Confidence, Refinement, RuledOut
 from gputop_train.diagnose.supply import supply_of
@@ -26,11 +26,13 @@ def refine(window: Window, finding: Finding) -> tuple[Finding, tuple[Unnamed, ..
     """
     if finding.refined is not None:
         return finding, ()  # the rule knew its closer cause itself
-    if finding.id == input_bound.ID and drawing(window, supply_of(window)) is not None:
-        return finding, ()  # the wait is the sampler's own work, whatever batches cost the workers
     said: list[Unnamed] = []
+    drawn = finding.id == input_bound.ID and drawing(window, supply_of(window)) is not None
     for rule in refinements(finding.id):
         if rule.refine is None:
+            continue
+        if drawn:  # whatever batches cost whoever makes them
+            said.append(RuledOut(rule.id, DRAWS))
             continue
         try:
             answer = rule.refine(window, finding)

@@ -8,7 +8,7 @@ the step need what it makes (then it may not).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from gputop_train.diagnose.accounting import account
@@ -85,6 +85,8 @@ _TENSOR = re.compile(
     r"|gather|cumsum|cumprod|unsqueeze|squeeze|permute|transpose|reshape|view|expand|sin|cos|abs"
     r"|softplus|var|std|pow_|mul_?|add_?|div_?)\("
 )
+#: Work on one tensor after another, each a launch of its own, that torch does for whole lists.
+_IN_PLACE = re.compile(r"\.(?:mul|add|sub|div|lerp|copy|addcmul|addcdiv|clamp)_\(")
 #: Names of what a line calls.
 CALLED = re.compile(r"[\w.]+(?=\()")
 
@@ -138,11 +140,11 @@ def code_of(window: Window) -> Code:
     for (file, function), its in held.items():
         calls = re.compile(rf"(?<!\w){re.escape(function)}\(")
         its += [s for s in seen if s.file == file and s not in its and calls.search(s.call)]
-    most = max(held.values(), key=_count, default=[])
+    most = max(held.values(), key=count_of, default=[])
     loops = _backwards(window)
 
     def part_of(which: Iterable[Site]) -> float:
-        return _count(which) / max(1, _count(most))
+        return count_of(which) / max(1, count_of(most))
 
     model = part_of(s for s in most if _models(s, loops))
     beside = part_of(s for s in most if _is_beside(s, loops) and not _models(s, loops))
@@ -151,7 +153,7 @@ def code_of(window: Window) -> Code:
     late = part_of(s for s, before in told if before is False)
     return Code(
         sites=tuple(top_sites(seen, by_count=True)),
-        part=min(total, _count(most)) / total if total else 0.0,
+        part=min(total, count_of(most)) / total if total else 0.0,
         samples=total,
         beside=beside >= MOST and model <= SOME_MODEL,
         model=model >= MOST,
@@ -168,9 +170,9 @@ def is_the_forward(window: Window) -> bool:
     known as forward is too little for the backward that there is.
     """
     shares, seen, loops = account(window).shares, sampled(window), _backwards(window)
-    total = _count(seen)
-    tensor = _count(s for s in seen if _TENSOR.search(s.call) and not PLAIN.search(s.call))
-    named = _count(s for s in seen if _observes(s, loops))
+    total = count_of(seen)
+    tensor = count_of(s for s in seen if _TENSOR.search(s.call) and not PLAIN.search(s.call))
+    named = count_of(s for s in seen if _observes(s, loops))
     if not total or tensor < COVERAGE * total or named > SOME_MODEL * total:
         return False
     before = code_of(window).before
@@ -181,7 +183,8 @@ def is_the_forward(window: Window) -> bool:
     return missing and other <= MOST_FORWARD * backward
 
 
-def _count(sites: Iterable[Site]) -> int:
+def count_of(sites: Iterable[Site]) -> int:
+    """How often these places were met, in all."""
     return sum(s.count for s in sites)
 
 
@@ -238,10 +241,6 @@ def _observes(site: Site, loops: dict[tuple[str, str], int]) -> bool:
     return not _MAKES.search(site.call) and bool(OBSERVES.search(_names(site, loops)))
 
 
-#: Work on one tensor after another, each a launch of its own, that torch does for whole lists.
-_IN_PLACE = re.compile(r"\.(?:mul|add|sub|div|lerp|copy|addcmul|addcdiv|clamp)_\(")
-
-
 def named(site: Site) -> str:
     """The function, or the call where it is made in the script's own body."""
     return short_call(site.call) if site.func[:1] == "<" else site.func
@@ -252,17 +251,16 @@ def function_of(code: Code) -> str:
     return f"{named(code.sites[0])} at {name(code.places[0])}" if code.sites else "it"
 
 
-def tensor_by_tensor(sites: Iterable[Site]) -> bool:
-    """Whether most samples are of work in place on one tensor after another."""
-    seen = list(sites)
-    found = _count(s for s in seen if _IN_PLACE.search(s.call))
-    return bool(seen) and found >= MOST * _count(seen)
+def tensor_by_tensor(window: Window, sites: Collection[Site]) -> bool:
+    """Whether most samples are of work in place on one tensor of the GPU's after another."""
+    found = count_of(s for s in sites if _IN_PLACE.search(s.call))
+    return window.on_gpu and bool(sites) and found >= MOST * count_of(sites)
 
 
 def vectorised(window: Window, code: Code, lead: str) -> Advice:
     """How the same is done by fewer and larger calls."""
     function = function_of(code)
-    if window.on_gpu and tensor_by_tensor(code.sites):
+    if tensor_by_tensor(window, code.sites):
         return Advice(
             f"{lead}: one call of torch._foreach_mul_, _foreach_add_ or _foreach_lerp_ over the "
             f"list of tensors in place of a loop over each in {function}."

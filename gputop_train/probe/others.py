@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from . import sites
@@ -29,16 +30,15 @@ _WAITS = re.compile(
     r"|\b(?:sleep|input|communicate)\s*\(|\bstd(?:out|err|in)\b"
 )
 _HANDS_OVER = frozenset(("put", "put_nowait"))
-#: (id of the code, instruction) -> the call there; the code objects are held so that ids last.
-_texts: dict[tuple[int, int], tuple[Any, str]] = {}
 
 
-def look(frames: dict[int, Any], own: int) -> None:
+def look(frames: dict[int, Any], own: int, text_of: Callable[[Any], str]) -> None:
     """Count the lines at which other threads run code of the person's.
 
     Args:
         frames: The innermost frame of each thread.
         own: The thread that looks.
+        text_of: The call under way in a frame.
 
     Nothing is counted where a thread trains that is not the first: what the kernel accounts to the
     first is all that tells waiting from computing.
@@ -49,10 +49,10 @@ def look(frames: dict[int, Any], own: int) -> None:
         if number >= MOST:
             break
         if thread not in (own, S.thread_id):
-            _count(leaf)
+            _count(leaf, text_of)
 
 
-def _count(leaf: Any) -> None:
+def _count(leaf: Any, text_of: Callable[[Any], str]) -> None:
     code = leaf.f_code
     if sites.is_library(code) and code.co_name in _WAITING:
         return
@@ -68,19 +68,9 @@ def _count(leaf: Any) -> None:
         frame = frame.f_back
     if place is None:
         return
-    text = _text(place)
+    text = text_of(place)
     if place is leaf and _WAITS.search(text):
         return
     label = "feeds" if hands_over else None
     site = sites.register(place.f_code, place.f_lineno, "thread", text, label)
     sites.stats[site][0] += 1
-
-
-def _text(frame: Any) -> str:
-    key = id(frame.f_code), frame.f_lasti
-    known = _texts.get(key)
-    if known is None:
-        known = frame.f_code, sites.source(frame.f_code, frame.f_lasti, frame.f_lineno)
-        if len(_texts) < 1024:
-            _texts[key] = known
-    return known[1]

@@ -78,15 +78,11 @@ _DATA_TEXT = re.compile(
     r"from_numpy|get_?batch|next_?batch|memmap|\bnext\(|np\.(load|random|stack)|torch\.stack"
 )
 _FORWARD_TEXT = re.compile(r"\b(loss_?fn|criterion|cross_entropy|autocast|model|net)\w*\(", re.I)
-_SYNC_TEXT = re.compile(
-    r"\.(item|cpu|tolist|nonzero|synchronize|unique(_consecutive)?|masked_select)\s*\("
-    r"|\b(?:float|int|bool)\s*\(|\w\[~?\w*mask\w*\]"
-)
+_READ = r"\.(?:item|cpu|tolist|nonzero|synchronize|unique(?:_consecutive)?|masked_select)\s*\("
+_NUMBER, _MASKED = r"(?:float|int|bool)\s*\(", r"\w\[~?\w*mask\w*\]"
+_SYNC_TEXT = re.compile(rf"{_READ}|\b{_NUMBER}|{_MASKED}")
 #: The same as the call under way, where its text is exact: what takes a read's result is no read.
-_SYNC_CALL = re.compile(
-    r"\.(?:item|cpu|tolist|nonzero|synchronize|unique(?:_consecutive)?|masked_select)\s*"
-    r"\((?:[^()]|\([^()]*\))*\)\Z|^(?:float|int|bool)\s*\(|\w\[~?\w*mask\w*\]\Z"
-)
+_SYNC_CALL = re.compile(rf"{_READ}(?:[^()]|\([^()]*\))*\)\Z|^{_NUMBER}|{_MASKED}\Z")
 _COPY_TEXT = re.compile(r"\.(to|cuda|pin_memory)\s*\(")
 _PRINT_TEXT = re.compile(
     r"^\s*print\(|\.(?:write(?:lines|rows?)?|flush|set_postfix|log|info)\(|\bfsync\("
@@ -141,7 +137,7 @@ class Sampler:
         self._looks += 1
         try:
             if len(frames) > 2 and self._looks % others.EVERY == 0:
-                others.look(frames, _thread.get_ident())
+                others.look(frames, _thread.get_ident(), self._text)
         finally:
             del frames
         if frame is None:
@@ -250,9 +246,8 @@ class Sampler:
             if S.gpu is not None and label in (_UNKNOWN, W.L_FORWARD) and self._branches(user):
                 label = W.L_SYNC
         elif label == _UNKNOWN and _SAVE_TEXT.search(text):
-            label = (
-                W.L_CHECKPOINT
-            )  # what a file object does underneath, compression say, is the save
+            # What a file object does underneath, compression say, is the save.
+            label = W.L_CHECKPOINT
         if label == _UNKNOWN and loop is not None:
             # What did the loop call? The Python callee's name, else the C call's own text. A
             # comprehension (a frame of its own before Python 3.12) is part of the loop.

@@ -7,9 +7,10 @@ from synthetic_windows import MS, loader, make_steps, site, window
 from test_rules_loading import ITEMS, fetches, named
 
 from gputop_train.diagnose.drawing import drawing
+from gputop_train.diagnose.loading_advice import distinct
 from gputop_train.diagnose.rules import input_bound
 from gputop_train.diagnose.supply import supply_of
-from gputop_train.model import Finding
+from gputop_train.model import Finding, Where
 
 LOOP = site("sample", 62, func="run_epoch", label="data_wait", call="for x, y in loader:", count=13)
 TRAIN = site("sample", 65, func="run_epoch", label="backward", call="loss.backward()", count=66)
@@ -115,3 +116,8 @@ def made(batches, batch_ms):
     """What the training process itself made."""
     one = fetches(batch_ms, batches=batches)[0]
     return (type(one)(-1, *(getattr(one, name) for name in one.__slots__[1:])),)
+
+
+def test_a_line_met_twice_is_told_once_where_it_comes_first():
+    first, other, again = Where("a.py", 1, "x"), Where("a.py", 2, "y"), Where("a.py", 1, "z")
+    assert distinct((first, other, again)) == (first, other)

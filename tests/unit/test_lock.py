@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 from synthetic_windows import MS, make_steps, site, window
 
+from gputop_train.diagnose import lock
 from gputop_train.diagnose.engine import diagnose
 from gputop_train.diagnose.lock import held
 from gputop_train.diagnose.rules import host_compute, input_bound, pageable_h2d
 from gputop_train.diagnose.rules.base import RuledOut
 from gputop_train.model import Abstention, Finding, ProcSample
+from gputop_train.probe import others
 
 # As recorded on an H200 (2026-12-01): 642 kB a step seemed to take 52 ms of 84.
 USUAL = {"h2d": 52, "forward": 18, "backward": 10, "optimizer": 1, "other": 3}
@@ -73,6 +75,10 @@ def test_without_both_witnesses_nothing_is_said_of_the_lock(changes):
 def test_a_known_wait_is_not_for_the_lock():
     waiting = make_steps(200, {"data_wait": 60, "forward": 12, "backward": 12}, dry=1.0)
     assert held(made(steps=waiting)) is None
+
+
+def test_a_look_at_the_others_is_as_rare_as_the_probe_makes_it():
+    assert lock.SAMPLES_A_LOOK == others.EVERY
 
 
 def test_copies_that_take_as_long_as_copies_do_are_copies():

@@ -133,11 +133,11 @@ def test_a_fast_loop_is_recorded_as_often_as_its_part_of_the_budget_allows(
 def test_however_fast_a_loop_is_a_few_runs_a_second_are_recorded(duty: budget.Duty) -> None:
     loop = Loop(duty, hook_us=6)
     loop.run(0.1, 100)
-    recorded = loop.run(0.1, 50_000)
+    recorded = loop.run(0.1, 200_000)
     while recorded[-1]:  # a run that was still under way
         recorded.pop()
     runs = sum(1 for before, after in pairwise(recorded) if after > before)
-    assert runs >= 5 / (1.5 * budget.MAX_QUIET_NS / 1e9) - 1  # in 5 s, which end within a pause
+    assert runs >= 20 / (1.5 * budget.MAX_QUIET_NS / 1e9)  # in 20 s
     assert sum(recorded) >= runs * budget.RUN_CALLS
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gputop_train.probe import others, sites, state
+from gputop_train.probe import others, sampler, sites, state
 
 
 def spin(stop: threading.Event) -> None:
@@ -55,7 +55,7 @@ def met(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., None]], dict
         thread.start()
         for _ in range(50):
             time.sleep(0.004)
-            others.look(sys._current_frames(), threading.get_ident())
+            others.look(sys._current_frames(), threading.get_ident(), sampler.Sampler()._text)
         stop.set()
         thread.join()
         found: dict[str, int] = {}

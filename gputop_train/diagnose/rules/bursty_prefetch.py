@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 
-from gputop_train.diagnose.drawing import BEYOND_ANY_BATCH, DRAWS, drawing
+from gputop_train.diagnose.drawing import BEYOND_ANY_BATCH
 from gputop_train.diagnose.loading_advice import ASLEEP, at, bounded, loader_at, places
 from gputop_train.diagnose.rules.base import (
     COVERAGE,
@@ -68,8 +68,6 @@ def refine(window: Window, found: Finding) -> Refinement | Abstention | RuledOut
         return RuledOut(ID, "there is no queue")
     if not waits.few or waits.at_epoch_starts:
         return RuledOut(ID, "the wait is in most steps, or at epoch starts")
-    if drawing(window, supply) is not None:
-        return RuledOut(ID, DRAWS)
     if loader.first_wait_ns >= RESTART_PART * loader.wait_ns > 0:
         return RuledOut(ID, "the long waits are those for a first batch")
     pace = pace_of(window, found, supply)

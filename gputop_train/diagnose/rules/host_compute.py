@@ -348,7 +348,7 @@ def _prepared(
     if used is not None:
         waits = f"it waits rather than computes (training uses {percent(used)} of a core)"
         return (Advice(f"Start {function} earlier: {waits}, so {ahead}"),)
-    if tensor_by_tensor(code.sites):
+    if tensor_by_tensor(window, code.sites):
         return (vectorised(window, code, "Join it"),)
     later = Advice(f"Where it does not need the newest weights, prepare it ahead: {ahead}")
     return vectorised(window, code, "Vectorise it"), later

@@ -48,7 +48,7 @@ from gputop_train.diagnose.rules.base import (
 from gputop_train.diagnose.rules.device_roundtrip import read_share
 from gputop_train.diagnose.stats import median
 from gputop_train.diagnose.user_code import OBSERVES
-from gputop_train.diagnose.window import Window
+from gputop_train.diagnose.window import Window, once
 from gputop_train.model import Abstention, Advice, Evidence, Finding, Gain, Site, Where
 
 ID = "host-sync-stall"
@@ -75,6 +75,7 @@ class SyncCost:
     basis: str
 
 
+@once
 def sync_cost(window: Window) -> SyncCost:
     """What blocking reads cost this window (used by ``launch-bound`` as its earlier gate)."""
     acc = account(window)

@@ -186,7 +186,7 @@ def _finding(
     places, why_none = _places(window, supply)
     advice = parent_advice(window, lost, supply, places)
     by_whom = ""
-    drawn = None if supply.in_loop else drawing(window, supply)
+    drawn = drawing(window, supply)
     if supply.in_loop:
         own = acc.ms(acc.shares.get("data_wait", 0.0)) * (1 - supply.in_next)
         by_whom = f" The loop itself spends {ms(own)} a step on what the loader handed it."

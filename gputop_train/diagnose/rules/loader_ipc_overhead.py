@@ -13,7 +13,6 @@ workers. Probe: replay a list of CPU batches, then of pinned ones. Gain: T / (T 
 
 from __future__ import annotations
 
-from gputop_train.diagnose.drawing import DRAWS, drawing
 from gputop_train.diagnose.loading_advice import at, loader_at, places
 from gputop_train.diagnose.rules.base import (
     COVERAGE,
@@ -60,8 +59,6 @@ def refine(window: Window, found: Finding) -> Refinement | Abstention | RuledOut
         return RuledOut(ID, IN_LOOP)
     if supply.waits.few:
         return RuledOut(ID, "the wait is in a few steps: what is handed over is alike in all")
-    if drawing(window, supply) is not None:
-        return RuledOut(ID, DRAWS)
     pace = pace_of(window, found, supply)
     far_ahead = pace.supply_ms is not None and pace.supply_ms <= FAR_AHEAD * pace.floor_ms
     if not ready(supply) and not far_ahead:

@@ -11,7 +11,6 @@ cheaper preparation. Probe: num_workers=2. Gain: T / max(T - E, preparation / wo
 from __future__ import annotations
 
 from gputop_train.diagnose.accounting import account
-from gputop_train.diagnose.drawing import DRAWS, drawing
 from gputop_train.diagnose.first_workers import FirstWorkers, first_workers
 from gputop_train.diagnose.loading_advice import ASKS, at, loader_at, places
 from gputop_train.diagnose.loading_model import HAS_CORE, WORTH
@@ -52,8 +51,6 @@ def refine(window: Window, found: Finding) -> Refinement | Abstention | RuledOut
         return RuledOut(ID, IN_LOOP)
     if supply.waits.at_epoch_starts:
         return RuledOut(ID, "a batch is prepared quickly, what begins an epoch is slow")
-    if drawing(window, supply) is not None:
-        return RuledOut(ID, DRAWS)
     wait = sum(ld.wait_ns for ld in loaders)
     covers = sum(ld.wait_ns for ld in alone) / wait if wait else len(alone) / len(loaders)
     more = first_workers(window, found, alone[0])

@@ -169,8 +169,7 @@ def _advice(window: Window, places: tuple[Where, ...]) -> tuple[Advice, ...]:
                 f"Python loop over {count}; without the argument torch takes foreach on a GPU."
             )
         )
-    own = _own(window)
-    if row["cls"] not in HAVE_FUSED and tensor_by_tensor(own):
+    if row["cls"] not in HAVE_FUSED and tensor_by_tensor(window, _own(window)):
         steps.append(
             Advice(
                 f"Step all of {count} at once in {row['cls']}{at}: torch._foreach_mul_, "

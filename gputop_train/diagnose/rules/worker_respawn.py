@@ -14,7 +14,6 @@ Gain: epoch / (epoch - pause), the pause measured.
 
 from __future__ import annotations
 
-from gputop_train.diagnose.drawing import DRAWS, drawing
 from gputop_train.diagnose.loading_advice import at, bounded, loader_at, places, sampled
 from gputop_train.diagnose.rules.base import (
     COVERAGE,
@@ -56,8 +55,6 @@ def refine(window: Window, found: Finding) -> Refinement | Abstention | RuledOut
         return RuledOut(ID, "the workers are kept between epochs")
     if max(loader.epochs, loader.starts) < MIN_STARTS:
         return RuledOut(ID, "the workers were started once")
-    if drawing(window, supply) is not None:
-        return RuledOut(ID, DRAWS)
     part = _part(window, loader, supply)
     if part is None and not supply.waits.at_epoch_starts:
         return RuledOut(ID, "the waits do not lie at epoch starts")
