@@ -80,7 +80,7 @@ def copy_cost(window: Window) -> CopyCost | None:
         blocking = pageable is not None and pageable >= MOSTLY
         lost = min(exposed, host) if blocking else exposed
         basis = PAIRS
-        if beyond is not None and beyond > lost:
+        if blocking and beyond is not None and beyond > lost:
             # Thousands of copies of a few bytes: the calls cost, between the events.
             lost, basis = beyond, BEYOND
     elif beyond is not None:
